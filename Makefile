@@ -1,0 +1,48 @@
+# `make demo` and `make test` set up what they need in .venv; nothing is installed elsewhere.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTOS := $(wildcard proto/crossdraft/v1/*.proto)
+
+.PHONY: demo test test-fast bench lint stubs protos clean
+
+demo: $(STAMP)
+	$(BIN)/crossdraft demo
+
+test: test-fast
+	$(BIN)/pytest -q -m models
+
+test-fast: lint stubs
+	$(BIN)/pytest -q -m "not models"
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The committed stubs are what these protos generate.
+stubs: $(STAMP)
+	$(BIN)/pytest -q tests/test_stubs.py
+
+# Mapping the proto folder onto common/pb makes the stubs import each other as common.pb.…
+protos: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc -Icommon/pb=proto/crossdraft/v1 \
+	  --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS:proto/crossdraft/v1/%=common/pb/%)
+
+# torch first and by itself: it is the big one, and the rest must not pull in another.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
