@@ -1,0 +1,186 @@
+"""Settings: a TOML file, the environment and flags -> one frozen dataclass.
+
+A setting is declared once, as a dataclass field made by `setting`; from it come the flag, the
+environment variable, the TOML key, the help text and the range check. Precedence: flag,
+environment, file, default. What is misspelt in any of them is refused, with the closest known name.
+Knows: how settings are read. Refuses to know: which settings there are (verifier/config.py,
+drafter/config.py) and what they do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from common.errors import ConfigError
+
+# What a TOML file may hold: table name -> the dataclass that the table fills.
+Sections = Mapping[str, type]
+
+# Kubernetes puts the addresses of a Service named crossdraft-verifier into the environment under
+# the same prefix as our settings.
+_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A dataclass field with what its flag, its help and its check need."""
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check(config: Any) -> None:
+    """Refuse values of the wrong type or outside their range; for a dataclass's __post_init__."""
+    for name, field, kind, optional in _settings(type(config)):
+        value = getattr(config, name)
+        if value is None and optional:
+            continue
+        _check_type(name, value, kind)
+        limit = _limit(field)
+        minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
+        choices = field.metadata["choices"]
+        if (
+            (minimum is not None and not value >= minimum)
+            or (maximum is not None and not value <= maximum)
+            or (choices is not None and value not in choices)
+        ):
+            raise ConfigError(f"{name} is {value!r}; it must be {limit}")
+
+
+def options(section: str, sections: Sections) -> Callable[[Any], Any]:
+    """Decorate a click command with `--config` and one flag for each setting of `section`."""
+
+    def decorate(command: Any) -> Any:
+        for name, field, kind, _ in reversed(list(_settings(sections[section]))):
+            command = _option(section, name, field, kind)(command)
+        return _config_option(section, sections)(command)
+
+    return decorate
+
+
+def _option(section: str, name: str, field: dataclasses.Field[Any], kind: type) -> Any:
+    flag = "--" + name.replace("_", "-")
+    limit = _limit(field)
+    # Choices show in the metavar and ranges are checked by the dataclass, in one place for flags,
+    # environment and file.
+    choices = field.metadata["choices"]
+    return click.option(
+        f"{flag}/--no-{name.replace('_', '-')}" if kind is bool else flag,
+        name,
+        type=click.Choice(choices) if choices else kind,
+        default=field.default,
+        envvar=env_name(section, name),
+        show_envvar=True,
+        show_default=field.default is not None,
+        help=field.metadata["help"] + (f" {limit.capitalize()}." if limit and not choices else ""),
+    )
+
+
+def _config_option(section: str, sections: Sections) -> Any:
+    def read(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+        refuse_unknown_environment(os.environ, sections)
+        if path is not None:
+            # click looks here after flags and environment, before defaults.
+            context.default_map = read_file(path, sections).get(section, {})
+
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="CROSSDRAFT_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=read,
+        help="TOML file with the same settings in a table "
+        f"[{section}]; it may hold {' and '.join(f'[{name}]' for name in sections)}.",
+    )
+
+
+def env_name(section: str, name: str) -> str:
+    """The environment variable of one setting."""
+    return f"CROSSDRAFT_{section}_{name}".upper()
+
+
+def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, every key known and every value of its setting's type."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise ConfigError(f"can't read {path}: {cause}") from cause
+    for table, values in tables.items():
+        if table not in sections or not isinstance(values, dict):
+            what = f"[{table}]" if isinstance(values, dict) else f"{table!r} outside of a table"
+            raise ConfigError(f"{path}: unknown {what}{_closest(table, sections)}")
+        known = {name: kind for name, _, kind, _ in _settings(sections[table])}
+        for key, value in values.items():
+            if key not in known:
+                raise ConfigError(f"{path}: unknown key {table}.{key}{_closest(key, known)}")
+            _check_type(f"{path}: {table}.{key}", value, known[key])
+    return tables
+
+
+def refuse_unknown_environment(environ: Mapping[str, str], sections: Sections) -> None:
+    """A misspelt variable would be a setting that silently doesn't hold."""
+    for section, config in sections.items():
+        prefix = env_name(section, "")
+        known = [env_name(section, name) for name, _, _, _ in _settings(config)]
+        for variable in sorted(environ):
+            if (
+                variable.startswith(prefix)
+                and variable not in known
+                and not _KUBERNETES.fullmatch(variable.removeprefix(prefix))
+            ):
+                raise ConfigError(
+                    f"unknown environment variable {variable}{_closest(variable, known)}"
+                )
+
+
+def _settings(config: type) -> Iterable[tuple[str, dataclasses.Field[Any], type, bool]]:
+    """Name, field, type and whether None is a value, of each setting."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        optional = isinstance(hint, types.UnionType)
+        if optional:
+            (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
+        yield field.name, field, hint, optional
+
+
+def _check_type(name: str, value: Any, kind: type) -> None:
+    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"{name} is {value!r}; it must be of type {kind.__name__}")
+
+
+def _limit(field: dataclasses.Field[Any]) -> str:
+    """ "at least 1", "from 1 to 16", "one of a, b" or nothing."""
+    minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
+    if field.metadata["choices"]:
+        return f"one of {', '.join(field.metadata['choices'])}"
+    if minimum is not None and maximum is not None:
+        return f"from {minimum} to {maximum}"
+    if minimum is not None:
+        return f"at least {minimum}"
+    return f"at most {maximum}" if maximum is not None else ""
+
+
+def _closest(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"

@@ -1,0 +1,89 @@
+"""The drafter's settings.
+
+Knows: names, defaults, ranges, and which settings need each other. Refuses to know: what is
+discovered at start (the verifier's model and limits, how many pages fit), which belongs to the
+objects that discover it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.config import check, setting
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    model: str = setting(
+        "smollm2-135m", "Draft model: a preset, a directory, a .gguf file or a Hub id."
+    )
+    verifier: str = setting("127.0.0.1:50051", "Address of the verifier.")
+    listen: str = setting("127.0.0.1:50052", "Address to listen on; port 0 takes any free one.")
+    bridge: str = setting(
+        "auto",
+        "How drafts cross to the target's vocabulary: shared tokens only, by text, or the better "
+        "of both, measured in each session. Equal tokenizers need no bridge.",
+        choices=("auto", "intersection", "text"),
+    )
+    draft_steps: int = setting(
+        3, "Draft steps per round where a request doesn't say; 0: the target alone.", minimum=0
+    )
+    max_draft_steps: int = setting(
+        16, "Draft steps that a request may ask for.", minimum=0, maximum=1024
+    )
+    context: str = setting(
+        "canonical",
+        "How committed text is encoded for the draft model: canonical as it would encode the whole "
+        "text itself, token by token as the target's tokens split it.",
+        choices=("canonical", "token"),
+    )
+    chat_template: str = setting(
+        "own",
+        "Chat template that the draft model reads: its own, or the target's.",
+        choices=("own", "target"),
+    )
+    max_sessions: int = setting(64, "Streams at once.", minimum=1)
+    max_batch_tokens: int = setting(512, "Rows in one forward pass.", minimum=1)
+    kv_memory_mib: int | None = setting(
+        None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
+    )
+    page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
+    linear: str = setting(
+        "fp16",
+        "How weights multiply on a CPU; drafts change speed and never output, so that the fastest "
+        "is the default.",
+        choices=("exact", "fp16", "plain"),
+    )
+    threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    verifier_timeout_s: float = setting(60.0, "Seconds to wait for a verifier at start.", minimum=0)
+    max_message_bytes: int = setting(
+        16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
+    )
+    grace_s: float = setting(
+        20.0, "Seconds that running streams have to finish after SIGTERM.", minimum=0
+    )
+    reflection: bool = setting(True, "Serve gRPC reflection.")
+    tls_certificate: str | None = setting(None, "PEM file; with --tls-key, serve over TLS.")
+    tls_key: str | None = setting(None, "PEM file of the certificate's private key.")
+    tls_client_ca: str | None = setting(
+        None, "PEM file; clients must then show a certificate that it signed."
+    )
+    verifier_tls_ca: str | None = setting(
+        None,
+        "PEM file that signed the verifier's certificate; reach it over TLS. The drafter's own "
+        "certificate, if it has one, is shown to the verifier.",
+    )
+    log_level: str = setting("info", "What to log.", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.draft_steps > self.max_draft_steps:
+            raise ConfigError(
+                f"draft_steps is {self.draft_steps}; it must be at most max_draft_steps, "
+                f"which is {self.max_draft_steps}"
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ConfigError("tls_certificate and tls_key are set together or not at all")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ConfigError("tls_client_ca needs tls_certificate and tls_key")

@@ -1,0 +1,59 @@
+"""The verifier's settings.
+
+Knows: names, defaults, ranges, and which settings need each other. Refuses to know: what is
+discovered at start (how many pages fit, the model's own context length), which belongs to the
+objects that discover it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.config import check, setting
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    model: str = setting(
+        "qwen2.5-coder-1.5b",
+        "Target model: a preset, a directory, a .gguf file or a Hub id.",
+    )
+    listen: str = setting("127.0.0.1:50051", "Address to listen on; port 0 takes any free one.")
+    max_sessions: int = setting(64, "Sessions at once.", minimum=1)
+    max_draft_tokens: int = setting(16, "Draft tokens in one proposal.", minimum=0, maximum=1024)
+    max_context_length: int = setting(
+        8192, "Prompt plus output, in tokens; cut to what the model has.", minimum=2
+    )
+    max_batch_tokens: int = setting(512, "Rows in one forward pass.", minimum=1)
+    kv_memory_mib: int | None = setting(
+        None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
+    )
+    page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
+    linear: str = setting(
+        "exact",
+        "How weights multiply on a CPU: exact keeps the promise of equal output, fp16 is faster "
+        "without it, plain is torch's own.",
+        choices=("exact", "fp16", "plain"),
+    )
+    threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    max_message_bytes: int = setting(
+        16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
+    )
+    grace_s: float = setting(
+        20.0, "Seconds that running sessions have to finish after SIGTERM.", minimum=0
+    )
+    reflection: bool = setting(True, "Serve gRPC reflection.")
+    tls_certificate: str | None = setting(None, "PEM file; with --tls-key, serve over TLS.")
+    tls_key: str | None = setting(None, "PEM file of the certificate's private key.")
+    tls_client_ca: str | None = setting(
+        None, "PEM file; clients must then show a certificate that it signed."
+    )
+    log_level: str = setting("info", "What to log.", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ConfigError("tls_certificate and tls_key are set together or not at all")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ConfigError("tls_client_ca needs tls_certificate and tls_key")
