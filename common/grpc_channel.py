@@ -1,0 +1,92 @@
+"""What both ends of a connection must agree on, and how the calling end is opened.
+
+Knows: message limits, keepalive, reconnecting, TLS of a client. Refuses to know: who is called.
+A ping interval below what the other end permits gets the connection closed ("too many pings"), so
+both stand here side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from common.errors import ConfigError
+
+PING_EVERY_MS = 20_000
+PING_TIMEOUT_MS = 10_000
+PING_PERMITTED_EVERY_MS = 10_000  # less than PING_EVERY_MS, for clocks that differ
+
+Options = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """PEM files: who signed the server's certificate, and who the client says it is."""
+
+    ca: str
+    certificate: str | None = None
+    key: str | None = None
+
+
+def shared_options(max_message_bytes: int) -> Options:
+    """Both ends ping, so that each notices when the other's machine is gone."""
+    return [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", PING_EVERY_MS),
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def server_options(max_message_bytes: int) -> Options:
+    return [
+        *shared_options(max_message_bytes),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
+        # Two servers on one port must fail loudly, rather than share the calls at random.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def channel_options(max_message_bytes: int) -> Options:
+    return [
+        *shared_options(max_message_bytes),
+        # A server that restarts is found again within seconds, not after the default's two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 500),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        # One channel, one connection: otherwise two channels of a process share one.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def open_channel(
+    address: str, max_message_bytes: int, tls: ClientTls | None = None
+) -> grpc.aio.Channel:
+    """A channel to "host:port", not connected yet. Raises ConfigError on unreadable files."""
+    options = channel_options(max_message_bytes)
+    if _is_loopback(address):
+        options.append(("grpc.enable_http_proxy", 0))
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=read_pem(tls.ca),
+        private_key=read_pem(tls.key) if tls.key else None,
+        certificate_chain=read_pem(tls.certificate) if tls.certificate else None,
+    )
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def read_pem(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as cause:
+        raise ConfigError(f"can't read {path}: {cause.strerror}") from cause
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")

@@ -1,0 +1,116 @@
+"""How an exception in a handler becomes a gRPC status, on all four kinds of method.
+
+Knows: CrossdraftError carries its own status and details; anything else is our mistake, told as
+INTERNAL without its text and logged with its traceback. Refuses to know: services.
+
+Streaming handlers are written as async generators and run here as coroutines that write, because
+gRPC cancels a coroutine where it stands: the generator is closed, and its `finally` blocks run,
+before the call is over, rather than whenever the garbage collector finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from common.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
+
+MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
+
+
+class ErrorMapping(grpc.aio.ServerInterceptor):
+    """Maps errors and counts the calls in progress."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}  # full service name -> calls in progress
+        self._ended = asyncio.Event()
+
+    async def until_idle(self, services: Sequence[str]) -> None:
+        """Return when none of these services has a call in progress."""
+        while any(self.calls.get(service) for service in services):
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        behaviour, factory = _parts(handler)
+        return factory(
+            self._guarded(behaviour, handler_call_details.method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _guarded(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Awaitable[Any]]:
+        run = _writing(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
+        service = method.split("/")[1]
+
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            self.calls[service] = self.calls.get(service, 0) + 1
+            try:
+                return await run(request, context)
+            except CrossdraftError as error:
+                log.info("%s: %s: %s", method, error.status.name, error)
+                await abort(context, error)
+            except grpc.aio.AbortError:
+                raise
+            except grpc.aio.InternalError:
+                # A write that met the end of the call; gRPC has given it its status already (a
+                # response over the limit: RESOURCE_EXHAUSTED).
+                log.info("%s: the client is gone, or a response is over the limit", method)
+                raise
+            except Exception:
+                log.exception("%s failed", method)
+                text = f"{method} failed; the server's log says why"
+                await context.abort(grpc.StatusCode.INTERNAL, text)
+            finally:
+                self.calls[service] -= 1
+                self._ended.set()
+
+        return call
+
+
+async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> None:
+    """End the call with the error's status, message and details. Always raises."""
+    message = str(error)
+    if len(message) > MESSAGE_LIMIT:
+        message = message[:MESSAGE_LIMIT] + "…"
+    details = tuple(
+        (key, value.encode("ascii", "backslashreplace").decode()[:MESSAGE_LIMIT])
+        for key, value in error.details.items()
+    )
+    await context.abort(error.status, message, details)
+
+
+def _writing(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Awaitable[None]]:
+    async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
+        async with aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return write_all
+
+
+def _parts(
+    handler: grpc.RpcMethodHandler,
+) -> tuple[Callable[..., Any], Callable[..., grpc.RpcMethodHandler]]:
+    if handler.request_streaming and handler.response_streaming:
+        return handler.stream_stream, grpc.stream_stream_rpc_method_handler
+    if handler.request_streaming:
+        return handler.stream_unary, grpc.stream_unary_rpc_method_handler
+    if handler.response_streaming:
+        return handler.unary_stream, grpc.unary_stream_rpc_method_handler
+    return handler.unary_unary, grpc.unary_unary_rpc_method_handler

@@ -1,0 +1,178 @@
+"""The shell around a service: port, TLS, health, reflection, and an end that loses nothing.
+
+Knows: how a gRPC server is started, told healthy or not, and drained on a signal. Refuses to know:
+what its services do (handed in as `Service`) and how errors travel (common/grpc_errors.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from common.errors import ConfigError
+from common.grpc_channel import read_pem, server_options
+from common.grpc_errors import ErrorMapping
+
+log = logging.getLogger(__name__)
+
+LAST_STATUS_S = 0.5  # for the statuses of calls that have just ended to leave
+
+Drain = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What the shell needs of a service's configuration."""
+
+    listen: str  # "host:port"; port 0 takes any free one
+    max_message_bytes: int
+    grace_s: float
+    reflection: bool = True
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    max_concurrent_rpcs: int | None = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """One servicer and the generated function that adds it to a server."""
+
+    full_name: str  # "crossdraft.v1.VerifierService"
+    register: Callable[[Any, grpc.aio.Server], None]
+    servicer: Any
+
+
+class GrpcServer:
+    """A grpc.aio server; start, set_serving(True), run_until_signal."""
+
+    def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
+        self._settings = settings
+        self._services = services
+        self._errors = ErrorMapping()
+        self._server: grpc.aio.Server | None = None
+        self._health: Any = None  # grpc_health's servicer, where the package is installed
+
+    async def start(self) -> int:
+        """Bind and serve, health NOT_SERVING. Returns the port. Raises ConfigError if it can't."""
+        assert self._server is None
+        settings = self._settings
+        server = grpc.aio.server(
+            interceptors=[self._errors],
+            options=server_options(settings.max_message_bytes),
+            maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
+        )
+        for service in self._services:
+            service.register(service.servicer, server)
+        self._add_health(server)
+        await self.set_serving(False)
+        if settings.reflection:
+            self._add_reflection(server)
+        port = _bind(server, settings)
+        await server.start()
+        self._server = server
+        return port
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health says, of the whole and of each service."""
+        if self._health is None:
+            return
+        from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+        status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
+        for name in ("", *(service.full_name for service in self._services)):
+            await self._health.set(name, status)
+
+    async def run_until_signal(self, on_drain: Drain | None = None) -> None:
+        """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace."""
+        loop = asyncio.get_running_loop()
+        signalled = asyncio.Event()
+        caught = (signal.SIGTERM, signal.SIGINT)
+        for number in caught:
+            loop.add_signal_handler(number, signalled.set)
+        try:
+            await signalled.wait()
+            log.info("draining, for at most %g s", self._settings.grace_s)
+            deadline = loop.time() + self._settings.grace_s
+            await self.set_serving(False)
+            if on_drain is not None:
+                try:
+                    await asyncio.wait_for(on_drain(), self._settings.grace_s)
+                except TimeoutError:
+                    log.warning("not drained after %g s", self._settings.grace_s)
+            await self.stop(max(0.0, deadline - loop.time()))
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take no new calls, give those of our services `grace` seconds (None: none), and end."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        stopping = asyncio.create_task(server.stop(grace))
+        if grace:
+            # A watcher of health stays until it is cut off, and mustn't hold up the end for the
+            # whole grace. A later stop with a shorter grace overrules the first.
+            names = [service.full_name for service in self._services]
+            idle = asyncio.create_task(self._errors.until_idle(names))
+            await asyncio.wait([stopping, idle], return_when=asyncio.FIRST_COMPLETED)
+            idle.cancel()
+            await server.stop(min(grace, LAST_STATUS_S))
+        await stopping
+
+    def _add_health(self, server: grpc.aio.Server) -> None:
+        try:
+            from grpc_health.v1 import health, health_pb2_grpc
+        except ImportError:
+            log.warning("grpcio-health-checking isn't installed; serving without health")
+            return
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+
+    def _add_reflection(self, server: grpc.aio.Server) -> None:
+        try:
+            from grpc_reflection.v1alpha import reflection
+        except ImportError:
+            log.warning("grpcio-reflection isn't installed; serving without reflection")
+            return
+        names = [service.full_name for service in self._services]
+        if self._health is not None:
+            names.append("grpc.health.v1.Health")
+        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+
+
+def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
+    host, colon, port = settings.listen.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        raise ConfigError(f"listen is {settings.listen!r}; it must be host:port")
+    try:
+        if settings.tls_certificate and settings.tls_key:
+            bound = server.add_secure_port(settings.listen, _credentials(settings))
+        else:
+            bound = server.add_insecure_port(settings.listen)
+    except RuntimeError as cause:
+        bound = 0
+        log.debug("%s", cause)
+    if bound == 0:
+        raise ConfigError(
+            f"listen is {settings.listen!r}; that address can't be bound (another server on the "
+            "port, or not an address of this machine)"
+        )
+    return int(bound)
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    assert settings.tls_certificate
+    assert settings.tls_key
+    return grpc.ssl_server_credentials(
+        [(read_pem(settings.tls_key), read_pem(settings.tls_certificate))],
+        root_certificates=read_pem(settings.tls_client_ca) if settings.tls_client_ca else None,
+        require_client_auth=settings.tls_client_ca is not None,
+    )
