@@ -1,0 +1,219 @@
+"""A client of the drafter: one request in, pieces of text and statistics out.
+
+Knows: the drafter's protocol, as the one place in cli that reads protobuf. Refuses to know: how
+anything is shown; generate, demo and the benchmarks all come through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from common.grpc_channel import ClientTls, open_channel
+from common.pb import drafter_pb2, drafter_pb2_grpc
+from common.types import BridgeMode, FinishReason, Origin
+from common.wire import bridge_to_pb, origin_from_pb, stop_reason_from_pb
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked: exactly one of prompt, messages, prompt_ids."""
+
+    max_new_tokens: int
+    prompt: str | None = None
+    messages: tuple[tuple[str, str], ...] | None = None  # (role, content)
+    prompt_ids: tuple[int, ...] | None = None
+    draft_steps: int | None = None  # None: the drafter's setting; 0: the target alone
+    bridge: BridgeMode | None = None  # None: the drafter's setting
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One committed token, with the text that became whole with it."""
+
+    token_id: int
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One stream's own, as the drafter measured them; drafter.proto's Summary says what is what."""
+
+    stop_reason: FinishReason | None
+    prompt_tokens: int
+    output_tokens: int
+    rounds: int
+    mean_acceptance_length: float
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+    time_to_first_token_s: float
+    total_s: float
+    room_s: dict[str, float]
+    wire_bytes: int
+    intersection_rounds: int
+    text_rounds: int
+    drafting: bool
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output after the first token, so that prompts of any length compare."""
+        seconds = self.total_s - self.time_to_first_token_s
+        return (self.output_tokens - 1) / seconds if seconds > 0 else 0.0
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """[i]: the share of rounds drafting at least i + 1 tokens that accepted as many."""
+        pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=False)
+        return tuple(accepted / drafted if drafted else 0.0 for accepted, drafted in pairs)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Everything that one request gave."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    statistics: Statistics
+
+    def as_json(self) -> dict[str, Any]:
+        statistics = asdict(self.statistics)
+        reason = statistics.pop("stop_reason")
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "origins": [origin.value for origin in self.origins],
+            "stop_reason": reason.value if reason else None,
+            "statistics": {
+                **statistics,
+                "tokens_per_s": self.statistics.tokens_per_s,
+                "acceptance_by_position": self.statistics.acceptance_by_position,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Which models a drafter pairs, and how."""
+
+    target_model: str
+    draft_model: str
+    bridge: str
+    shared_tokens: int
+    max_context_length: int
+    max_draft_steps: int
+    drafting: bool
+
+
+@dataclass
+class _Gathered:
+    pieces: list[Piece] = field(default_factory=list)
+    summary: drafter_pb2.Summary | None = None
+
+
+class Client:
+    """A connection to a drafter; an async context manager. Raises grpc.aio.AioRpcError."""
+
+    def __init__(
+        self, address: str, tls: ClientTls | None = None, limit: int = MAX_MESSAGE_BYTES
+    ) -> None:
+        self._channel = open_channel(address, limit, tls)
+        self._stub = drafter_pb2_grpc.DrafterServiceStub(self._channel)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._channel.close()
+
+    async def pair(self) -> Pair:
+        answer = await self._stub.GetPair(drafter_pb2.GetPairRequest())
+        return Pair(
+            target_model=answer.target_model,
+            draft_model=answer.draft_model,
+            bridge=answer.bridge,
+            shared_tokens=answer.shared_tokens,
+            max_context_length=answer.max_context_length,
+            max_draft_steps=answer.max_draft_steps,
+            drafting=answer.drafting,
+        )
+
+    async def generate(
+        self,
+        request: Request,
+        on_piece: Callable[[Piece], None] = lambda piece: None,
+        timeout_s: float | None = None,
+    ) -> Output:
+        """Run one request, calling `on_piece` as text comes; a tail is a piece of its own."""
+        gathered = _Gathered()
+        async for response in self._stub.Generate(_request_to_pb(request), timeout=timeout_s):
+            for message in response.pieces:
+                piece = Piece(message.token_id, message.text, origin_from_pb(message.origin))
+                gathered.pieces.append(piece)
+                on_piece(piece)
+            if response.HasField("summary"):
+                gathered.summary = response.summary
+        if gathered.summary is None:
+            raise grpc.aio.UsageError("the stream ended without a summary")
+        tail = gathered.summary.tail_text
+        if tail:
+            last = gathered.pieces[-1]
+            on_piece(Piece(last.token_id, tail, last.origin))
+        return Output(
+            text="".join(piece.text for piece in gathered.pieces) + tail,
+            token_ids=tuple(piece.token_id for piece in gathered.pieces),
+            origins=tuple(piece.origin for piece in gathered.pieces),
+            statistics=_statistics_from_pb(gathered.summary),
+        )
+
+
+def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
+    message = drafter_pb2.GenerateRequest(
+        max_new_tokens=request.max_new_tokens,
+        stop_token_ids=request.stop_ids,
+        draft_steps=request.draft_steps,
+        bridge_mode=bridge_to_pb(request.bridge),
+        ignore_eos=request.ignore_eos,
+    )
+    if request.prompt is not None:
+        message.prompt = request.prompt
+    elif request.messages is not None:
+        for role, content in request.messages:
+            message.chat.messages.add(role=role, content=content)
+    elif request.prompt_ids is not None:
+        message.prompt_token_ids.SetInParent()
+        message.prompt_token_ids.ids.extend(request.prompt_ids)
+    return message
+
+
+def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
+    return Statistics(
+        stop_reason=stop_reason_from_pb(summary.stop_reason),
+        prompt_tokens=summary.prompt_tokens,
+        output_tokens=summary.output_tokens,
+        rounds=summary.rounds,
+        mean_acceptance_length=summary.mean_acceptance_length,
+        drafted_by_position=tuple(summary.drafted_by_position),
+        accepted_by_position=tuple(summary.accepted_by_position),
+        time_to_first_token_s=summary.time_to_first_token_s,
+        total_s=summary.total_s,
+        room_s=dict(summary.room_s),
+        wire_bytes=summary.wire_bytes,
+        intersection_rounds=summary.intersection_rounds,
+        text_rounds=summary.text_rounds,
+        drafting=summary.drafting,
+    )

@@ -1,0 +1,133 @@
+"""`crossdraft demo`: fetch two models, start both services, answer with and without drafts.
+
+Knows: the order of things. Refuses to know: how models are fetched (cli/fetching.py), processes
+kept (cli/children.py) and requests made (cli/client.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import sys
+from contextlib import ExitStack
+
+import click
+import grpc
+from rich.console import Console
+from rich.rule import Rule
+from rich.status import Status
+
+from cli.children import Child, free_addresses
+from cli.client import Client, Output, Request
+from cli.comparison import comparison
+from cli.fetching import fetch
+from cli.streaming import LEGEND, PieceWriter, rpc_line
+from common.types import BridgeMode
+from common.weights import cache_folder
+
+PROMPT = "Write a small Python function that returns the n-th Fibonacci number, with a docstring."
+START_S = 300.0
+
+
+@click.command("demo")
+@click.argument("prompt", default=PROMPT)
+@click.option("--target", default="qwen2.5-coder-1.5b", show_default=True, help="The large model.")
+@click.option("--draft", default="smollm2-135m", show_default=True, help="The small model.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(min=1), default=96, show_default=True, help="Length."
+)
+@click.option(
+    "--draft-steps",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Draft steps per round.",
+)
+@click.option(
+    "--bridge",
+    type=click.Choice([mode.value for mode in BridgeMode]),
+    default="auto",
+    show_default=True,
+    help="How drafts cross between the vocabularies.",
+)
+@click.option(
+    "--chat/--no-chat", default=True, help="PROMPT is a message, or text to continue.", is_flag=True
+)
+def demo(
+    prompt: str,
+    target: str,
+    draft: str,
+    max_new_tokens: int,
+    draft_steps: int,
+    bridge: str,
+    chat: bool,
+) -> None:
+    """Answer PROMPT with two models on this machine, then with the large one alone.
+
+    The first run downloads and converts both models. Both services run as processes of their own on
+    loopback, and end with the demo.
+    """
+    console = Console(highlight=False)
+    target_folder, draft_folder = fetch([target, draft], console)
+    request = Request(
+        max_new_tokens=max_new_tokens,
+        prompt=None if chat else prompt,
+        messages=(("user", prompt),) if chat else None,
+        draft_steps=draft_steps,
+        bridge=BridgeMode(bridge),
+    )
+    verifier_address, drafter_address = free_addresses(2)
+    steps = str(max(16, draft_steps))
+    # A name rather than a folder where both will do: it is what the services then call their model.
+    verifier = ["verifier", "--model", target, "--max-draft-tokens", steps]
+    drafter = ["drafter", "--model", draft, "--verifier", verifier_address]
+    drafter += ["--verifier-timeout-s", str(START_S), "--max-draft-steps", steps]
+    logs = cache_folder() / "logs"
+    console.print(f"[dim]models {target_folder} and {draft_folder}; logs in {logs}[/dim]")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the children
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(Child(verifier, verifier_address, logs / "demo-verifier.log")),
+            stack.enter_context(Child(drafter, drafter_address, logs / "demo-drafter.log")),
+        ]
+        try:
+            drafted, alone = asyncio.run(_run(console, children, request))
+        except grpc.aio.AioRpcError as error:
+            for child in children:
+                child.check_alive()
+            raise click.ClickException(f"{rpc_line(error)}; the logs in {logs} say more") from error
+    console.print(comparison(drafted, alone))
+    if drafted.token_ids != alone.token_ids:
+        console.print("[bold red]The two outputs differ; they must not.[/bold red]")
+        sys.exit(1)
+    console.print("Both outputs are the same, token by token.")
+
+
+async def _run(console: Console, children: list[Child], request: Request) -> tuple[Output, Output]:
+    for child in children:
+        with console.status("") as status:
+
+            def waiting(seconds: float, name: str = child.name, status: Status = status) -> None:
+                status.update(f"the {name} loads its model: {seconds:.0f} s")
+
+            await child.wait_serving(START_S, waiting)
+    async with Client(children[-1].address) as client:
+        pair = await client.pair()
+        # The first request pays for what is made only once; neither run shall.
+        await client.generate(dataclasses.replace(request, max_new_tokens=2))
+        alone_request = dataclasses.replace(request, draft_steps=0)
+        title = f"{pair.draft_model} → {pair.target_model}, bridge {pair.bridge}: "
+        console.print(Rule(LEGEND.copy()))
+        console.print(f"[dim]{title}{request.draft_steps} draft steps per round[/dim]\n")
+        drafted = await _stream(client, request)
+        console.print(Rule("the same, target alone"))
+        return drafted, await _stream(client, alone_request)
+
+
+async def _stream(client: Client, request: Request) -> Output:
+    writer = PieceWriter()
+    try:
+        return await client.generate(request, writer)
+    finally:
+        writer.end()

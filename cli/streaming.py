@@ -1,0 +1,64 @@
+"""How streamed text looks: accepted drafts and the verifier's own tokens in different styles.
+
+Knows: rich, and that a pipe gets the text alone. Refuses to know: where the text comes from.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import grpc
+from rich.console import Console
+from rich.text import Text
+
+from cli.client import Piece, Statistics
+from common.types import Origin
+
+STYLES = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}
+LEGEND = Text.assemble(("accepted drafts", "green"), " · ", ("the verifier's own", "bold"))
+
+
+class PieceWriter:
+    """Writes pieces to stdout as they come."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._ends_line = True
+
+    def __call__(self, piece: Piece) -> None:
+        if not piece.text:
+            return
+        self._ends_line = piece.text.endswith("\n")
+        if not self._console.is_terminal:
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+            return
+        # A model may write anything; escape sequences are for us to send.
+        text = piece.text.replace("\x1b", "␛")
+        self._console.print(Text(text, style=STYLES[piece.origin]), end="", soft_wrap=True)
+
+    def end(self) -> None:
+        """Leave the cursor at the start of a line."""
+        if not self._ends_line:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def one_line(statistics: Statistics) -> str:
+    """The statistics of one stream, for a person."""
+    reason = statistics.stop_reason.value if statistics.stop_reason else "unknown"
+    parts = [
+        f"{statistics.output_tokens} tokens",
+        f"{statistics.tokens_per_s:.1f} tokens/s",
+        f"first token after {statistics.time_to_first_token_s:.2f} s",
+        f"AL {statistics.mean_acceptance_length:.2f}",
+        f"ended by {reason}",
+    ]
+    if not statistics.drafting:
+        parts.append("without drafts")
+    return " · ".join(parts)
+
+
+def rpc_line(error: grpc.aio.AioRpcError) -> str:
+    """A failed call in one line: "STATUS: message"."""
+    return " ".join(f"{error.code().name}: {error.details()}".split())
