@@ -25,7 +25,7 @@ class VerifierConfig:
     max_context_length: int = setting(
         8192, "Prompt plus output, in tokens; cut to what the model has.", minimum=2
     )
-    max_batch_tokens: int = setting(512, "Rows in one forward pass.", minimum=1)
+    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=1)
     kv_memory_mib: int | None = setting(
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )

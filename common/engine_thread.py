@@ -1,0 +1,84 @@
+"""The thread a model lives on, and the mailbox through which results leave it.
+
+Knows: commands go in, one step follows another while there is work, nothing spins while there is
+none. Refuses to know what a step does. The event loop only moves messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """Results for one session: posted on the engine's thread, awaited on the loop that made it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[T | BaseException] = asyncio.Queue()
+
+    def post(self, result: T | BaseException) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, result)
+        except RuntimeError:  # the loop is closed: the service is gone, and so is whoever waited
+            log.debug("a result came after its event loop had closed")
+
+    async def take(self) -> T:
+        """The next result; raises it if it is an error."""
+        result = await self._queue.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+class EngineThread:
+    """Runs `step` again and again while it says that it did something; sleeps otherwise."""
+
+    def __init__(self, name: str, step: Callable[[], bool], threads: int = 0) -> None:
+        """threads: of each operation, 0 for torch's own choice (all cores)."""
+        self._step = step
+        self._threads = threads
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the step in progress and end the thread."""
+        self._commands.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Have `command` run on the engine's thread, before its next step. Never blocks."""
+        self._commands.put(command)
+
+    def _run(self) -> None:
+        if self._threads:
+            torch.set_num_threads(self._threads)
+        busy = False
+        while self._drain(block=not busy):
+            busy = self._step()
+
+    def _drain(self, block: bool) -> bool:
+        """Run what has gathered; False once the thread should end."""
+        while True:
+            try:
+                command = self._commands.get(block=block)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            block = False

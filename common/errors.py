@@ -1,0 +1,148 @@
+"""Every error a caller can cause: one class per cause, each with its gRPC status.
+
+Knows: which cause maps to which status, and that a message names the field, the value and the limit.
+Refuses to know: how an error travels (common/grpc_server.py sends it, common/wire.py adds details).
+Our own mistakes are asserts, never one of these.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+
+class CrossdraftError(Exception):
+    """Base of all errors with a gRPC status. `details` travel as trailing metadata, ASCII text only."""
+
+    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+
+    def __init__(self, message: str, **details: str | int) -> None:
+        super().__init__(message)
+        self.details = {key: str(value) for key, value in details.items()}
+
+
+class InvalidField(CrossdraftError):
+    """A request field has a value that it can't have."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        super().__init__(f"{field} is {value}; it must be {limit}", field=field)
+
+
+class MissingMessage(CrossdraftError):
+    """A stream's message came without its content, or with fields this version doesn't know."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class PromptTooLong(CrossdraftError):
+    """The prompt doesn't leave room for one token in the model's context."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {length} tokens; the limit is {limit}", field="prompt", limit=limit
+        )
+
+
+class WrongRound(CrossdraftError):
+    """A proposal extends a base that isn't the session's. Carries the verifier's own length."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, field: str, got: int, expected: int, committed_length: int) -> None:
+        super().__init__(
+            f"proposal.{field} is {got}; this session is at {expected} "
+            f"(committed length {committed_length})",
+            field=f"proposal.{field}",
+            expected=expected,
+            committed_length=committed_length,
+        )
+
+
+class OutOfOrder(CrossdraftError):
+    """A stream's messages came in an order that the protocol doesn't have."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class TokenizerMismatch(CrossdraftError):
+    """The session was built on another tokenizer than the one this verifier serves."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, got: str, expected: str) -> None:
+        super().__init__(
+            f"open.tokenizer_sha256 is {got or '(empty)'}; this verifier serves {expected}",
+            field="open.tokenizer_sha256",
+        )
+
+
+class OverCapacity(CrossdraftError):
+    """No room for one more session now. Carries a retry hint in milliseconds."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, what: str, limit: int, retry_ms: int) -> None:
+        super().__init__(
+            f"all {limit} {what} are in use; try again in {retry_ms} ms",
+            retry_ms=retry_ms,
+            limit=limit,
+        )
+
+
+class ContextExceedsPool(CrossdraftError):
+    """A prompt is longer than the whole KV pool, so that it could never run."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Draining(CrossdraftError):
+    """The service is shutting down and takes no new sessions."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+
+
+class VerifierUnavailable(CrossdraftError):
+    """The drafter can't reach a verifier."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+
+
+class ModelFailed(CrossdraftError):
+    """The model's forward pass raised; the session can't go on."""
+
+    status = grpc.StatusCode.INTERNAL
+
+
+class UnsupportedTokenizer(CrossdraftError):
+    """A tokenizer whose tokens have no exact bytes (WordPiece, say). Names the decoder."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class UnsupportedModel(CrossdraftError):
+    """A model that can't run on ragged batches through the attention interface."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class WeightsError(CrossdraftError):
+    """A model name can't be resolved to local files, or the files fail their checksum."""
+
+    status = grpc.StatusCode.NOT_FOUND
+
+
+class ConfigError(CrossdraftError):
+    """A setting is unknown or has a value that it can't have."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class VerifierRefused(CrossdraftError):
+    """A verifier's own error, handed on to the client with its status."""
+
+    def __init__(self, status: grpc.StatusCode, message: str, **details: str | int) -> None:
+        super().__init__(message, **details)
+        self.status = status

@@ -1,0 +1,52 @@
+"""How many KV pages a service makes, from the memory that is there.
+
+Knows memory and pages. Refuses to know who uses them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import psutil
+
+from common.errors import ConfigError
+from common.kv_cache import PagePool
+from common.model import PagedModel
+
+log = logging.getLogger(__name__)
+
+FREE_SHARE = 0.4  # of the memory free after loading; two services may share a machine
+
+
+def make_pool(
+    model: PagedModel, page_size: int, memory_mib: int | None, max_sessions: int, context: int
+) -> PagePool:
+    """A pool for `max_sessions` whole contexts, or for as much as the memory allows.
+
+    Raises ConfigError if not even one context of `context` tokens fits.
+    """
+    page_bytes = model.bytes_per_token * page_size
+    if memory_mib is None:
+        budget = int(psutil.virtual_memory().available * FREE_SHARE)
+    else:
+        budget = memory_mib << 20
+    wanted = max_sessions * -(-context // page_size)
+    pages = min(wanted, budget // page_bytes)
+    if pages * page_size < context:
+        needed = -(-context // page_size) * page_bytes
+        raise ConfigError(
+            f"kv_memory_mib is {budget >> 20}; one context of {context} tokens needs "
+            f"{-(-needed >> 20)} (or lower max_context_length)"
+        )
+    model.allocate(pages, page_size)
+    log.info(
+        "KV cache: %d pages of %d tokens, %d tokens in all, %d MiB at most, enough for %.1f sessions "
+        "of %d tokens",
+        pages,
+        page_size,
+        pages * page_size,
+        pages * page_bytes >> 20,
+        pages * page_size / context,
+        context,
+    )
+    return PagePool(pages, page_size)

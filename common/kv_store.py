@@ -1,0 +1,65 @@
+"""Where keys and values lie: two tensors per layer, cut into pages.
+
+Knows tensors and how a page table maps positions to slots. Refuses to know who owns a page
+(common/kv_cache.py) and how attention is computed (common/attention.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one attention layer keeps per token."""
+
+    kv_heads: int
+    head_size: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * 4 * self.kv_heads * self.head_size  # keys and values, float32
+
+
+class KVStore:
+    """float32 keys and values, [pages, page_size, kv_heads, head_size] per layer.
+
+    The memory is reserved, not touched: the system gives it page by page as it is written.
+    """
+
+    def __init__(self, layers: Sequence[LayerShape], num_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        shapes = [(num_pages, page_size, layer.kv_heads, layer.head_size) for layer in layers]
+        self._keys = [torch.empty(shape) for shape in shapes]
+        self._values = [torch.empty(shape) for shape in shapes]
+
+    def slots(self, pages: Sequence[int], begin: int, end: int) -> Tensor:
+        """Flat slot numbers, int64 [end - begin], of positions [begin, end)."""
+        positions = torch.arange(begin, end)
+        page = torch.tensor(pages, dtype=torch.int64)[positions // self.page_size]
+        return page * self.page_size + positions % self.page_size
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Keep keys and values [rows, kv_heads, head_size] in `slots` [rows]."""
+        self._keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
+        self._values[layer].flatten(0, 1).index_copy_(0, slots, values)
+
+    def read(self, layer: int, pages: Tensor, contiguous: bool) -> tuple[Tensor, Tensor]:
+        """All positions of `pages` int64 [n]: keys, values, each [n * page_size, kv_heads, head_size].
+
+        A view, without a copy, where the pages follow each other.
+        """
+        return _take(self._keys[layer], pages, contiguous), _take(
+            self._values[layer], pages, contiguous
+        )
+
+
+def _take(store: Tensor, pages: Tensor, contiguous: bool) -> Tensor:
+    if contiguous:
+        first = int(pages[0])
+        return store[first : first + len(pages)].flatten(0, 1)
+    return store.index_select(0, pages).flatten(0, 1)

@@ -1,0 +1,108 @@
+"""The glossary, and the frozen values that cross rooms. No torch, no protobuf.
+
+target / draft      the large / the small model
+p                   the law that the target's next token must follow
+q                   the law that a draft token was really sampled from
+proposal            k >= 0 draft tokens in target ids, extending a known base
+accepted length a   how many of them stand, 0 <= a <= k
+next token          the one token the verifier adds after them: a replacement after a rejection,
+                    a bonus after full acceptance
+committed           prompt + accepted + next tokens
+round               one proposal and its verdict; round 0 is the prefill
+AL                  mean acceptance length: committed tokens per round, next token included,
+                    prefill excluded
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a session ended."""
+
+    STOP = "stop"  # an eos or stop id, which is the last committed token
+    LENGTH = "length"  # max_new_tokens reached
+    CONTEXT = "context"  # the model's context is full
+
+
+class AcceptanceRule(Enum):
+    """How draft tokens are accepted; every rule is lossless."""
+
+    GREEDY = "greedy"
+
+
+class BridgeMode(Enum):
+    """How proposals cross from the draft vocabulary to the target's."""
+
+    INTERSECTION = "intersection"
+    TEXT = "text"
+    AUTO = "auto"
+
+
+class Origin(Enum):
+    """Who a committed token came from."""
+
+    DRAFT = "draft"
+    VERIFIER = "verifier"
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """What starts a session at the verifier."""
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    tokenizer_sha256: str
+    stop_ids: frozenset[int] = frozenset()
+    rule: AcceptanceRule = AcceptanceRule.GREEDY
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """k draft tokens that extend the first `base_length` committed tokens."""
+
+    round: int
+    base_length: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """Where a round's time went (microseconds) and what shared its last forward pass."""
+
+    queue_us: int = 0
+    forward_us: int = 0
+    decide_us: int = 0
+    batch_sessions: int = 0
+    batch_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to a proposal; next_token is None only if the session ended inside the run."""
+
+    round: int
+    accepted_length: int
+    next_token: int | None
+    committed_length: int
+    finish_reason: FinishReason | None = None
+    cost: RoundCost = field(default_factory=RoundCost)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a verifier serves, and its limits."""
+
+    model: str
+    tokenizer_sha256: str
+    vocab_size: int
+    eos_ids: frozenset[int]
+    max_context_length: int
+    max_draft_tokens: int
+    max_sessions: int
+    max_message_bytes: int
+    row_invariant: bool
+    version: str

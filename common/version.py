@@ -1,0 +1,3 @@
+"""The version that both services tell."""
+
+VERSION = "0.1.0"

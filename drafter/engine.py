@@ -1,0 +1,177 @@
+"""Draft steps of all sessions, batched: each step advances every session that wants tokens by one.
+
+    step = pack, forward, choose, hand out
+
+No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. Knows draft
+ids only. Refuses to know target ids and the verifier (drafter/bridge.py, drafter/speculation.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+from common.engine_thread import EngineThread, Mailbox
+from common.kv_cache import PagePool
+from common.model import PagedModel
+from common.sequence import Packed, Sequence, pack
+from drafter.bridge import Bridge
+from drafter.draft_tokens import choose_greedy
+
+log = logging.getLogger(__name__)
+
+
+class DraftFailed(Exception):
+    """The draft model raised; the session goes on with k = 0. Never leaves the drafter."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Draft ids, newest last, and where their time went (seconds)."""
+
+    ids: list[int]
+    forward_s: float
+    queue_s: float
+
+
+class DraftSession:
+    """One session's place in the draft engine. Written on the engine's thread only."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.sequence = Sequence(pool, [])
+        self.mailbox: Mailbox[Draft] = Mailbox()
+        self.steps_left = 0
+        self.restricted = False
+        self.drafted: list[int] = []
+        self.asked_at = 0.0
+        self.forward_s = 0.0
+
+
+class DraftEngine:
+    """The draft model on its own thread."""
+
+    def __init__(
+        self,
+        model: PagedModel,
+        pool: PagePool,
+        bridge: Bridge,
+        max_batch_tokens: int,
+        max_context_length: int,
+        threads: int = 0,
+    ) -> None:
+        self.max_context_length = min(max_context_length, pool.capacity_tokens)
+        self.healthy = True
+        self.pool = pool
+        self._model = model
+        self._bridge = bridge
+        self._stops = bridge.draft.eos_ids
+        self._max_rows = max_batch_tokens
+        self._sessions: dict[DraftSession, None] = {}  # an ordered set
+        self._waiting: dict[DraftSession, None] = {}
+        self._steps = 0
+        self._thread = EngineThread("draft-engine", self.step, threads)
+        self.start, self.stop = self._thread.start, self._thread.stop
+
+    # --- the step -----------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        if not self._waiting:
+            return False
+        batch = self._pack()
+        sessions = {session.sequence: session for session in self._waiting}
+        running = [sessions[part.sequence] for part in batch]
+        try:
+            began = time.monotonic()
+            logits = self._model.forward([part.chunk for part in batch])
+            forward_s = time.monotonic() - began
+            chosen = self._choose(logits, [s for s, p in zip(running, batch, strict=True) if p.complete])
+        except Exception as cause:
+            self._fail(running, cause)
+            return True
+        self.healthy = True
+        for session, part in zip(running, batch, strict=True):
+            session.sequence.table.extend(len(part.chunk.tokens))
+            session.forward_s += forward_s
+            if part.complete:
+                self._advance(session, chosen.pop(0))
+        return True
+
+    def _pack(self) -> list[Packed]:
+        self._steps += 1
+        waiting = [session.sequence for session in self._waiting]
+        everyone = [session.sequence for session in self._sessions]
+        batch = pack(waiting, everyone, self._max_rows, self._steps)
+        assert batch, "the pool holds at least one whole context, so the first in line always runs"
+        return batch
+
+    def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int]:
+        if not sessions:
+            return []
+        restricted = torch.tensor([session.restricted for session in sessions])
+        chosen: list[int] = choose_greedy(
+            logits, restricted, self._bridge.shared, self._bridge.draft_real
+        ).tolist()
+        return chosen
+
+    def _advance(self, session: DraftSession, token: int) -> None:
+        """One draft token more; hand the draft out when it is whole."""
+        if session.steps_left > 0:
+            session.drafted.append(token)
+            session.sequence.tokens.append(token)
+            session.steps_left -= 1
+        if session.steps_left == 0 or token in self._stops:
+            del self._waiting[session]
+            elapsed = time.monotonic() - session.asked_at
+            session.mailbox.post(
+                Draft(session.drafted, session.forward_s, elapsed - session.forward_s)
+            )
+
+    def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
+        log.exception("the draft model failed with %d sessions", len(sessions))
+        self.healthy = False
+        for session in sessions:
+            self._waiting.pop(session, None)
+            session.sequence.preempt()
+            session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
+
+    # --- called on the event loop -------------------------------------------------------------
+
+    def open(self) -> DraftSession:
+        session = DraftSession(self.pool)
+        self._thread.call(lambda: self._sessions.setdefault(session))
+        return session
+
+    async def draft(
+        self, session: DraftSession, context: Seq[int], steps: int, restricted: bool
+    ) -> Draft:
+        """Read `context` (draft ids; what of it is known already isn't read again), then draft.
+
+        At most `steps` >= 0 ids come back, fewer after an end of sequence; with 0 steps the context
+        is read and nothing drafted. `restricted`: among shared ids only. Raises DraftFailed.
+        """
+        assert context and len(context) + steps <= self.max_context_length
+        self._thread.call(lambda: self._begin(session, context, steps, restricted))
+        return await session.mailbox.take()
+
+    def close(self, session: DraftSession) -> None:
+        """Free the session's pages before the next step."""
+        self._thread.call(lambda: self._end(session))
+
+    def _begin(
+        self, session: DraftSession, context: Seq[int], steps: int, restricted: bool
+    ) -> None:
+        session.sequence.rewrite(context)
+        session.steps_left, session.restricted, session.drafted = steps, restricted, []
+        session.asked_at, session.forward_s = time.monotonic(), 0.0
+        if session in self._sessions:
+            self._waiting[session] = None
+
+    def _end(self, session: DraftSession) -> None:
+        self._sessions.pop(session, None)
+        self._waiting.pop(session, None)
+        session.sequence.table.release()

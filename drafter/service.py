@@ -1,0 +1,242 @@
+"""DrafterService: a prompt or a conversation in, pieces of text out.
+
+Knows the Generate protocol and its limits. Refuses to know how drafts are made and checked
+(drafter/speculation.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import grpc
+
+from common import wire
+from common.errors import Draining, InvalidField, MissingMessage, OverCapacity, PromptTooLong
+from common.grpc_channel import ClientTls, open_channel
+from common.grpc_server import GrpcServer, ServerSettings, Service
+from common.kv_sizing import make_pool
+from common.model import PagedModel
+from common.pb import drafter_pb2 as pb
+from common.pb import drafter_pb2_grpc
+from common.tokenizer import TokenizerFiles, Vocabulary
+from common.types import BridgeMode, OpenSession
+from common.version import VERSION
+from common.weights import resolve
+from drafter.bridge import Bridge
+from drafter.config import DrafterConfig
+from drafter.context import DraftContext
+from drafter.detokenize import StreamingText
+from drafter.engine import DraftEngine
+from drafter.proposer import AutoChooser
+from drafter.session import CommittedRun, Pair, SpeculativeSession
+from drafter.speculation import speculate
+from drafter.verifier_client import VerifierClient
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 1000
+
+# What a draft step and a proposed row cost, in target decode steps (measured for the demo pair).
+STEP_COST, ROW_COST = 0.12, 0.03
+
+
+class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
+    """The handlers. A Generate stream that ends, for any reason, frees its session at both ends."""
+
+    def __init__(self, pair: Pair, config: DrafterConfig) -> None:
+        self._pair = pair
+        self._config = config
+        self._streams = 0
+        self._draining = False
+
+    async def drain(self) -> None:
+        """Take no new streams; those that run may finish."""
+        self._draining = True
+
+    async def GetPair(
+        self, request: pb.GetPairRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetPairResponse:
+        bridge, info = self._pair.bridge, self._pair.info
+        return pb.GetPairResponse(
+            target_model=info.model,
+            draft_model=self._config.model,
+            bridge="identity" if bridge.identity else self._config.bridge,
+            bridge_sha256=bridge.sha256,
+            shared_tokens=bridge.shared_count,
+            max_context_length=info.max_context_length,
+            max_draft_steps=self._config.max_draft_steps,
+            max_sessions=self._config.max_sessions,
+            max_message_bytes=self._config.max_message_bytes,
+            version=VERSION,
+            drafting=self._pair.engine.healthy,
+        )
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        if self._draining:
+            raise Draining("this drafter is shutting down; send the request to another")
+        if self._streams >= self._config.max_sessions:
+            raise OverCapacity("streams", self._config.max_sessions, RETRY_MS)
+        self._streams += 1
+        try:
+            session = self._session(request)
+            text = StreamingText()
+            async with aclosing(speculate(session)) as runs:
+                async for run in runs:
+                    pieces = self._pieces(run, text, session)
+                    if run.finish_reason is None:
+                        yield pb.GenerateResponse(pieces=pieces)
+                    else:
+                        summary = self._summary(run, text, session)
+                        yield pb.GenerateResponse(pieces=pieces, summary=summary)
+        finally:
+            self._streams -= 1
+
+    def _session(self, request: pb.GenerateRequest) -> SpeculativeSession:
+        """Raises what a request can be refused for; nothing is held then."""
+        wire.refuse_unknown_fields("request", request)
+        info, config = self._pair.info, self._config
+        if request.max_new_tokens < 1:
+            raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
+        steps = request.draft_steps if request.HasField("draft_steps") else config.draft_steps
+        if steps > config.max_draft_steps:
+            raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
+        mode = wire.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
+        wire.check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
+        prompt, own_prompt = self._prompt(request)
+        if len(prompt) >= info.max_context_length:
+            raise PromptTooLong(len(prompt), info.max_context_length - 1)
+        spec = OpenSession(
+            prompt=tuple(prompt),
+            max_new_tokens=request.max_new_tokens,
+            tokenizer_sha256=info.tokenizer_sha256,
+            stop_ids=frozenset(request.stop_token_ids),
+            ignore_eos=request.ignore_eos,
+        )
+        encoding = "token" if config.context == "token" else "canonical"
+        draft_context = DraftContext(self._pair.bridge, prompt, encoding, own_prompt)
+        return SpeculativeSession(self._pair, spec, draft_context, steps, mode)
+
+    def _prompt(self, request: pb.GenerateRequest) -> tuple[list[int], list[int] | None]:
+        """Target ids, and the draft model's own rendering of a conversation, if it reads that."""
+        target, draft = self._pair.bridge.target, self._pair.bridge.draft
+        kind = request.WhichOneof("input")
+        if kind == "prompt":
+            ids = target.encode_prompt(request.prompt)
+        elif kind == "prompt_token_ids":
+            ids = list(request.prompt_token_ids.ids)
+            wire.check_ids("prompt_token_ids.ids", ids, self._pair.info.vocab_size)
+        elif kind == "chat":
+            if not request.chat.messages:
+                raise InvalidField("chat.messages", "empty", "at least one message")
+            messages = [(message.role, message.content) for message in request.chat.messages]
+            own = self._config.chat_template == "own" and draft.has_chat_template
+            same = self._pair.bridge.identity
+            return target.render_chat(messages), (
+                draft.render_chat(messages) if own and not same else None
+            )
+        else:
+            raise MissingMessage("the request holds none of prompt, chat, prompt_token_ids")
+        if not ids:
+            raise InvalidField(kind, "empty", "at least one token")
+        return ids, None
+
+    def _pieces(
+        self, run: CommittedRun, text: StreamingText, session: SpeculativeSession
+    ) -> list[pb.Piece]:
+        began = time.monotonic()
+        target = self._pair.bridge.target
+        pieces = []
+        for token_id, origin in zip(run.token_ids, run.origins, strict=True):
+            data = b"" if target.is_special(token_id) else target.token_bytes(token_id)
+            piece = pb.Piece(token_id=token_id, text=text.push(data))
+            piece.origin = wire.origin_to_pb(origin)
+            pieces.append(piece)
+        session.statistics.room_s["detokenize"] += time.monotonic() - began
+        return pieces
+
+    def _summary(
+        self, run: CommittedRun, text: StreamingText, session: SpeculativeSession
+    ) -> pb.Summary:
+        statistics = session.statistics
+        first = statistics.first_token_at or statistics.began
+        return pb.Summary(
+            stop_reason=wire.stop_reason_to_pb(run.finish_reason),
+            prompt_tokens=session.prompt_length,
+            output_tokens=session.output_length,
+            rounds=statistics.rounds,
+            mean_acceptance_length=statistics.mean_acceptance_length,
+            drafted_by_position=statistics.drafted_by_position,
+            accepted_by_position=statistics.accepted_by_position,
+            time_to_first_token_s=first - statistics.began,
+            total_s=time.monotonic() - statistics.began,
+            room_s=statistics.room_s,
+            wire_bytes=statistics.wire_bytes,
+            intersection_rounds=statistics.rounds_by_mode[BridgeMode.INTERSECTION],
+            text_rounds=statistics.rounds_by_mode[BridgeMode.TEXT],
+            tail_text=text.flush(),
+            drafting=session.drafting,
+        )
+
+
+async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
+    """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
+    verifier = VerifierClient(channel, config.verifier_timeout_s)
+    folder = await asyncio.to_thread(resolve, config.model)
+    files = TokenizerFiles.from_directory(folder)
+    model = await asyncio.to_thread(PagedModel.load, folder, config.linear, config.threads)
+    draft = Vocabulary(files, model.vocab_size, model.eos_ids)
+    info, target_files = await verifier.describe()
+    target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
+    bridge = Bridge(target, draft)
+    # A draft model may need more tokens for the same text; over its context a session has k = 0.
+    context = min(model.max_context_length, 2 * info.max_context_length)
+    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    engine = DraftEngine(model, pool, bridge, config.max_batch_tokens, context, config.threads)
+    log.info(
+        "%s drafts for %s over %s: %d shared tokens, map %s",
+        config.model,
+        info.model,
+        "the same tokenizer" if bridge.identity else f"bridge {config.bridge}",
+        bridge.shared_count,
+        bridge.sha256[:16],
+    )
+    return Pair(bridge, engine, verifier, info, AutoChooser(STEP_COST, ROW_COST))
+
+
+async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = None) -> None:
+    """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
+    tls = None
+    if config.verifier_tls_ca:
+        tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
+    channel = open_channel(config.verifier, config.max_message_bytes, tls)
+    pair = await build(config, channel)
+    service = DrafterService(pair, config)
+    settings = ServerSettings(
+        listen=config.listen,
+        max_message_bytes=config.max_message_bytes,
+        grace_s=config.grace_s,
+        reflection=config.reflection,
+        tls_certificate=config.tls_certificate,
+        tls_key=config.tls_key,
+        tls_client_ca=config.tls_client_ca,
+    )
+    name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+    register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
+    server = GrpcServer(settings, [Service(name, register, service)])
+    pair.engine.start()
+    try:
+        port = await server.start()
+        await server.set_serving(True)
+        log.info("drafter serves on port %d", port)
+        if on_ready is not None:
+            on_ready(port)
+        await server.run_until_signal(service.drain)
+    finally:
+        pair.engine.stop()
+        await channel.close()

@@ -1,0 +1,27 @@
+"""THE MAP: one session, from prompt to finish.
+
+    open                       the verifier prefills and answers with the first token
+    propose -> check, again    draft, cross the bridge, have it checked, read what was committed
+
+Knows the order of things. Each thing is done elsewhere: drafter/engine.py drafts,
+drafter/context.py and drafter/proposer.py cross the bridge, drafter/verifier_client.py asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from drafter.session import CommittedRun, SpeculativeSession
+
+
+async def speculate(session: SpeculativeSession) -> AsyncIterator[CommittedRun]:
+    """Committed tokens, run by run; the last run has a finish reason."""
+    try:
+        run = await session.open()
+        yield run
+        while run.finish_reason is None:
+            proposal = await session.propose()
+            run = await session.check(proposal)
+            yield run
+    finally:
+        session.close()

@@ -1,0 +1,63 @@
+"""What one stream's summary tells: rounds, acceptance by position, and seconds per room.
+
+Knows counting. Refuses to know where the numbers come from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from common.types import BridgeMode, Verdict
+
+ROOMS = (
+    "draft_model",
+    "draft_queue",
+    "bridge",
+    "verifier_queue",
+    "verifier_forward",
+    "verifier_decide",
+    "network",
+    "detokenize",
+)
+
+
+@dataclass
+class StreamStatistics:
+    """Of one Generate stream; rounds and rooms leave prefill out."""
+
+    began: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+    rounds: int = 0
+    committed: int = 0
+    drafted_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+    rounds_by_mode: Counter[BridgeMode] = field(default_factory=Counter)
+    room_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROOMS, 0.0))
+    wire_bytes: int = 0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """AL: committed tokens per round, next token included, prefill excluded."""
+        return self.committed / self.rounds if self.rounds else 0.0
+
+    def add_round(self, drafted: int, verdict: Verdict, elapsed_s: float) -> None:
+        """A verdict that came `elapsed_s` after its proposal of `drafted` tokens left."""
+        self.rounds += 1
+        self.committed += verdict.accepted_length + (verdict.next_token is not None)
+        for counts, length in (
+            (self.drafted_by_position, drafted),
+            (self.accepted_by_position, verdict.accepted_length),
+        ):
+            counts.extend([0] * (length - len(counts)))
+            for position in range(length):
+                counts[position] += 1
+        missing = len(self.drafted_by_position) - len(self.accepted_by_position)
+        self.accepted_by_position.extend([0] * missing)
+        cost = verdict.cost
+        self.room_s["verifier_queue"] += cost.queue_us / 1e6
+        self.room_s["verifier_forward"] += cost.forward_us / 1e6
+        self.room_s["verifier_decide"] += cost.decide_us / 1e6
+        inside = (cost.queue_us + cost.forward_us + cost.decide_us) / 1e6
+        self.room_s["network"] += max(0.0, elapsed_s - inside)

@@ -1,0 +1,84 @@
+"""Who runs in the next forward pass.
+
+No fixed window: while one step runs, work gathers, and the next step takes all of it up to
+`max_batch_tokens`, decode rows before prefill rows, first come first served within each. Knows
+sessions and rows. Refuses to know models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.model import Chunk
+from common.sequence import pack
+from verifier.session import Session
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward pass: chunks of some sessions, and those whose decision falls in it."""
+
+    chunks: list[Chunk]
+    running: list[Session]  # all whose rows are here
+    deciding: list[Session]  # those whose last pending rows are here, in the order of their logits
+
+    @property
+    def rows(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    def offsets(self) -> Tensor:
+        """int64 [deciding + 1]: where each deciding session's k + 1 logit rows begin."""
+        counts = [0] + [session.sequence.wanted for session in self.deciding]
+        return torch.tensor(counts).cumsum(0)
+
+    def draft_tokens(self) -> Tensor:
+        """int64 [logit rows]: each row's draft token; a session's last row has none, shown as 0."""
+        tokens: list[int] = []
+        for session in self.deciding:
+            tokens += [*session.draft, 0]
+        return torch.tensor(tokens)
+
+
+class Batcher:
+    """Sessions, and those of them that wait for a round; used on the engine's thread only."""
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        self._max_rows = max_batch_tokens
+        self._sessions: dict[Session, None] = {}  # an ordered set
+        self._waiting: dict[Session, None] = {}
+        self._step = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: Session) -> None:
+        self._sessions[session] = None
+
+    def wait(self, session: Session) -> None:
+        """The session has a round to be checked."""
+        if session in self._sessions:
+            self._waiting[session] = None
+
+    def remove(self, session: Session) -> None:
+        """Free everything the session holds. Once is enough; twice is harmless."""
+        self._sessions.pop(session, None)
+        self._waiting.pop(session, None)
+        session.sequence.table.release()
+
+    def next_batch(self) -> Batch | None:
+        """What to run now, pages reserved; None when nobody waits."""
+        if not self._waiting:
+            return None
+        self._step += 1
+        by_sequence = {session.sequence: session for session in self._waiting}
+        everyone = [session.sequence for session in self._sessions]
+        packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
+        assert packed, "the pool holds at least one whole context, so the first in line always runs"
+        running = [by_sequence[part.sequence] for part in packed]
+        deciding = [by_sequence[part.sequence] for part in packed if part.complete]
+        for session in deciding:
+            del self._waiting[session]
+        return Batch([part.chunk for part in packed], running, deciding)

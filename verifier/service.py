@@ -1,0 +1,181 @@
+"""VerifierService: messages in, verdicts out; one Verify stream is one session.
+
+Knows the protocol's order and limits. Refuses to know models and batches (verifier/engine.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import torch
+
+from common import wire
+from common.errors import Draining, OutOfOrder, TokenizerMismatch
+from common.grpc_server import GrpcServer, ServerSettings, Service
+from common.kv_sizing import make_pool
+from common.model import PagedModel
+from common.pb import verifier_pb2 as pb
+from common.pb import verifier_pb2_grpc
+from common.tokenizer import TokenizerFiles, Vocabulary
+from common.types import ModelInfo, OpenSession, Proposal
+from common.version import VERSION
+from common.weights import resolve
+from verifier.config import VerifierConfig
+from verifier.engine import Limits, VerifierEngine
+from verifier.session import Session
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 512 << 10  # of a tokenizer file; a message stays well under 1 MiB
+
+
+class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
+    """The handlers. Streams are async generators: ending one, for any reason, frees its session."""
+
+    def __init__(self, engine: VerifierEngine, info: ModelInfo, files: TokenizerFiles) -> None:
+        self._engine = engine
+        self._info = info
+        self._files = files
+        self._draining = False
+
+    async def drain(self) -> None:
+        """Take no new sessions; those that run may finish."""
+        self._draining = True
+
+    async def GetModel(
+        self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetModelResponse:
+        return wire.model_to_pb(self._info)
+
+    async def GetTokenizer(
+        self, request: pb.GetTokenizerRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.GetTokenizerResponse]:
+        for name, data in self._files.files.items():
+            for begin in range(0, max(len(data), 1), CHUNK_BYTES):
+                yield pb.GetTokenizerResponse(
+                    filename=name,
+                    chunk=data[begin : begin + CHUNK_BYTES],
+                    file_bytes=0 if begin else len(data),
+                )
+
+    async def Verify(
+        self, requests: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.VerifyResponse]:
+        session: Session | None = None
+        try:
+            async for request in requests:
+                content = wire.verify_request_from_pb(request)
+                if session is None:
+                    session = self._open(content)
+                else:
+                    self._propose(session, content)
+                verdict = await session.mailbox.take()
+                yield pb.VerifyResponse(verdict=wire.verdict_to_pb(verdict))
+                if verdict.finish_reason is not None:
+                    return
+        finally:
+            if session is not None:
+                self._engine.close(session)
+
+    async def VerifyOnce(
+        self, request: pb.VerifyOnceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.VerifyOnceResponse:
+        spec, draft = wire.verify_once_from_pb(request)
+        wire.check_ids("draft_token_ids", draft, self._info.vocab_size)
+        with self._session(spec, draft) as session:
+            verdict = await session.mailbox.take()
+        return pb.VerifyOnceResponse(verdict=wire.verdict_to_pb(verdict))
+
+    @contextmanager
+    def _session(self, spec: OpenSession, draft: tuple[int, ...]) -> Any:
+        session = self._admit(spec, draft)
+        try:
+            yield session
+        finally:
+            self._engine.close(session)
+
+    def _open(self, content: OpenSession | Proposal) -> Session:
+        if isinstance(content, Proposal):
+            raise OutOfOrder("the stream began with a proposal; it must begin with open")
+        return self._admit(content, ())
+
+    def _admit(self, spec: OpenSession, draft: tuple[int, ...]) -> Session:
+        if self._draining:
+            raise Draining("this verifier is shutting down; open the session on another")
+        if spec.tokenizer_sha256 != self._info.tokenizer_sha256:
+            raise TokenizerMismatch(spec.tokenizer_sha256, self._info.tokenizer_sha256)
+        wire.check_ids("open.prompt_token_ids", spec.prompt, self._info.vocab_size)
+        wire.check_ids("open.stop_token_ids", sorted(spec.stop_ids), self._info.vocab_size)
+        return self._engine.open(spec, draft)
+
+    def _propose(self, session: Session, content: OpenSession | Proposal) -> None:
+        if isinstance(content, OpenSession):
+            raise OutOfOrder("a second open on one stream; one stream is one session")
+        wire.check_ids("proposal.token_ids", content.token_ids, self._info.vocab_size)
+        self._engine.propose(session, content)
+
+
+def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerFiles]:
+    """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
+    folder = resolve(config.model)
+    files = TokenizerFiles.from_directory(folder)
+    model = PagedModel.load(folder, config.linear, config.threads)
+    vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    context = min(config.max_context_length, model.max_context_length)
+    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    limits = Limits(config.max_sessions, config.max_draft_tokens, context, config.max_batch_tokens)
+    engine = VerifierEngine(
+        model,
+        pool,
+        limits,
+        vocabulary.eos_ids,
+        torch.from_numpy(vocabulary.real),
+        config.threads,
+    )
+    info = ModelInfo(
+        model=config.model,
+        tokenizer_sha256=files.sha256,
+        vocab_size=model.vocab_size,
+        eos_ids=vocabulary.eos_ids,
+        max_context_length=context,
+        max_draft_tokens=config.max_draft_tokens,
+        max_sessions=config.max_sessions,
+        max_message_bytes=config.max_message_bytes,
+        row_invariant=model.row_invariant,
+        version=VERSION,
+    )
+    return engine, info, files
+
+
+async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
+    """Load, serve until a signal, drain. `on_ready` gets the bound port."""
+    engine, info, files = await asyncio.to_thread(build, config)
+    log.info("%s: %s", config.model, "row-invariant" if info.row_invariant else "NOT row-invariant")
+    service = VerifierService(engine, info, files)
+    settings = ServerSettings(
+        listen=config.listen,
+        max_message_bytes=config.max_message_bytes,
+        grace_s=config.grace_s,
+        reflection=config.reflection,
+        tls_certificate=config.tls_certificate,
+        tls_key=config.tls_key,
+        tls_client_ca=config.tls_client_ca,
+    )
+    name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+    register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
+    server = GrpcServer(settings, [Service(name, register, service)])
+    engine.start()
+    try:
+        port = await server.start()
+        await server.set_serving(True)
+        log.info("verifier serves %s on port %d", config.model, port)
+        if on_ready is not None:
+            on_ready(port)
+        await server.run_until_signal(service.drain)
+    finally:
+        engine.stop()

@@ -1,0 +1,138 @@
+"""One session at the verifier: what it asked for, what is committed, where it ends.
+
+Knows the order of rounds and the cut at the first reason to stop. Refuses to know models, batches
+and the network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Seq
+
+from common.engine_thread import Mailbox
+from common.errors import OutOfOrder, WrongRound
+from common.kv_cache import PagePool
+from common.sequence import Sequence
+from common.types import FinishReason, OpenSession, Proposal, RoundCost, Verdict
+
+
+def cut_run(
+    run: Seq[int],
+    output_length: int,
+    committed_length: int,
+    stops: frozenset[int],
+    max_new_tokens: int,
+    context_limit: int,
+) -> tuple[int, FinishReason | None]:
+    """How many tokens of a run are committed, and why the session ends there, if it does.
+
+    The first reason inside the run wins; at one token a stop id comes before the limits.
+    """
+    for count, token in enumerate(run, start=1):
+        if token in stops:
+            return count, FinishReason.STOP
+        if output_length + count >= max_new_tokens:
+            return count, FinishReason.LENGTH
+        if committed_length + count >= context_limit:
+            return count, FinishReason.CONTEXT
+    return len(run), None
+
+
+class Session:
+    """Written on the engine's thread; read elsewhere only between a verdict and the next proposal."""
+
+    def __init__(
+        self,
+        spec: OpenSession,
+        pool: PagePool,
+        eos_ids: frozenset[int],
+        context_limit: int,
+        mailbox: Mailbox[Verdict],
+    ) -> None:
+        self.spec = spec
+        self.mailbox = mailbox
+        self.sequence = Sequence(pool, spec.prompt)
+        self.round = 0  # of the round being checked, or expected next
+        self.committed_length = len(spec.prompt)
+        self.finish_reason: FinishReason | None = None
+        self._stops = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
+        self._context_limit = context_limit
+        self._asked_at = 0.0
+        self._started_at: float | None = None
+        self._forward_s = 0.0
+        self._in_flight = False
+
+    @property
+    def draft(self) -> list[int]:
+        """The draft tokens being checked."""
+        return self.sequence.tokens[self.committed_length :]
+
+    def expect(self, proposal: Proposal) -> None:
+        """Raise WrongRound or OutOfOrder unless the proposal is the one that comes next."""
+        if self.finish_reason is not None or self._in_flight:
+            state = "is being checked" if self._in_flight else "ended the session"
+            raise OutOfOrder(f"proposal.round is {proposal.round}, but round {self.round} {state}")
+        if proposal.round != self.round:
+            raise WrongRound("round", proposal.round, self.round, self.committed_length)
+        if proposal.base_length != self.committed_length:
+            raise WrongRound(
+                "base_length", proposal.base_length, self.committed_length, self.committed_length
+            )
+
+    def ask(self, draft: Seq[int]) -> None:
+        """Begin a round. Draft tokens past the session's end can't stand, so they don't run."""
+        room = min(
+            self.spec.max_new_tokens - (self.committed_length - len(self.spec.prompt)),
+            self._context_limit - self.committed_length,
+        )
+        draft = draft[: room - 1]
+        del self.sequence.tokens[self.committed_length :]
+        self.sequence.tokens.extend(draft)
+        self.sequence.wanted = len(draft) + 1
+        # The last committed token's logits are needed again if a longer proposal follows a cut one.
+        self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
+        self._asked_at, self._started_at, self._forward_s = time.monotonic(), None, 0.0
+        self._in_flight = True
+
+    def ran(self, started_at: float, forward_s: float) -> None:
+        """A forward pass with some of this session's rows began at `started_at`."""
+        if self._started_at is None:
+            self._started_at = started_at
+        self._forward_s += forward_s
+
+    def commit(self, accepted: int, next_token: int, decide_s: float, batch: tuple[int, int]) -> None:
+        """End the round: commit, roll back, and post the verdict. batch: its (sessions, rows)."""
+        run = [*self.draft[:accepted], next_token]
+        count, self.finish_reason = cut_run(
+            run,
+            self.committed_length - len(self.spec.prompt),
+            self.committed_length,
+            self._stops,
+            self.spec.max_new_tokens,
+            self._context_limit,
+        )
+        del self.sequence.tokens[self.committed_length :]
+        self.sequence.tokens.extend(run[:count])
+        self.committed_length += count
+        self.sequence.wanted = 1
+        # The keys of rejected draft tokens go; the newest token has none yet.
+        self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
+        assert self._started_at is not None
+        cost = RoundCost(
+            queue_us=round((self._started_at - self._asked_at) * 1e6),
+            forward_us=round(self._forward_s * 1e6),
+            decide_us=round(decide_s * 1e6),
+            batch_sessions=batch[0],
+            batch_rows=batch[1],
+        )
+        verdict = Verdict(
+            round=self.round,
+            accepted_length=min(accepted, count),
+            next_token=next_token if count == len(run) else None,
+            committed_length=self.committed_length,
+            finish_reason=self.finish_reason,
+            cost=cost,
+        )
+        self.round += 1
+        self._in_flight = False
+        self.mailbox.post(verdict)
