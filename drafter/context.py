@@ -1,0 +1,144 @@
+"""What the draft model reads: the committed text, byte for byte, in draft ids.
+
+Knows: one session's committed target ids and their translation, kept up to date at a cost that
+doesn't grow with the context. Refuses to know: what was only drafted, and every model.
+
+The translation is `frozen ids + encode(live bytes)`. Live bytes are the end of the text, where the
+next token may still change the split; once they pass LIVE_LIMIT, ids before a place where text
+splits anyway are frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from common.tokenizer import Role
+from drafter.bridge import Bridge, unfinished
+
+LIVE_LIMIT = 128  # bytes that may stay live before some are frozen
+LIVE_KEPT = 64  # bytes that stay live: longer than what the next token can change
+LIVE_FORCED = 768  # without a good place to split, freeze at any character from here on
+
+Encoding = Literal["canonical", "token"]
+
+
+class DraftContext:
+    """Committed target ids in; draft ids out, or None while some byte can't be encoded.
+
+    canonical: text between special tokens is split as the draft tokenizer splits it.
+    token: a target token with a draft twin becomes that twin; only others go through their bytes.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        prompt: Sequence[int],
+        encoding: Encoding = "canonical",
+        own_prompt: Sequence[int] | None = None,
+    ) -> None:
+        self._bridge = bridge
+        self._encoding = encoding
+        self._target_ids = list(prompt)
+        self._frozen: list[int] = []
+        self._live = bytearray()
+        self._live_ids: list[int] | None = []
+        self._hopeless = False  # a byte that no later token can help to encode
+        self._target_bos = frozenset(bridge.target.roles[Role.BOS])
+        if own_prompt is not None:
+            self._frozen = list(own_prompt)
+            return
+        bos = None if bridge.identity else bridge.draft.prompt_bos
+        if bos is not None:  # also before a prompt whose own tokenizer adds none
+            self._frozen.append(bos)
+        self._take(prompt)
+
+    def extend(self, target_ids: Sequence[int]) -> None:
+        """Append committed target ids."""
+        self._target_ids += target_ids
+        self._take(target_ids)
+
+    def ids(self) -> list[int] | None:
+        """The draft ids to be read; a fresh list."""
+        if self._hopeless or self._live_ids is None:
+            return None
+        return self._frozen + self._live_ids
+
+    def tail_ids(self, count: int) -> list[int]:
+        """The last `count` committed target ids, prompt included."""
+        return self._target_ids[-count:] if count else []
+
+    def _take(self, target_ids: Iterable[int]) -> None:
+        if self._hopeless:
+            return
+        if self._bridge.identity:
+            self._frozen += target_ids
+            return
+        target, token_by_token = self._bridge.target, self._encoding == "token"
+        for token_id in target_ids:
+            if token_id in self._target_bos:
+                continue  # the draft has its own at the start, if it wants one
+            twin = self._bridge.to_draft(token_id)
+            special = target.is_special(token_id)
+            if twin is None or not (special or token_by_token):
+                self._live += target.token_bytes(token_id)
+            elif self._close(final=special):
+                self._frozen.append(twin)
+            else:  # an unfinished character: its bytes need what follows
+                self._live += target.token_bytes(token_id)
+        self._settle()
+
+    def _close(self, final: bool) -> bool:
+        """Freeze all live bytes. False if they can't be encoded (yet)."""
+        if not self._live:
+            return True
+        ids = self._bridge.draft.encode_bytes(bytes(self._live))
+        if ids is None:
+            self._hopeless = self._hopeless or final
+            return final
+        self._frozen += ids
+        self._live.clear()
+        return True
+
+    def _settle(self) -> None:
+        """Encode the live bytes; freeze what the future can't change."""
+        live = bytes(self._live)
+        self._live_ids = self._bridge.draft.encode_bytes(live)
+        if self._live_ids is None:
+            self._hopeless = self._hopeless or self._is_hopeless(live)
+            return
+        if len(live) <= LIVE_LIMIT:
+            return
+        lengths = [len(self._bridge.draft.token_bytes(token_id)) for token_id in self._live_ids]
+        ids, at = _stable(live, lengths)
+        self._frozen += self._live_ids[:ids]
+        self._live_ids = self._live_ids[ids:]
+        del self._live[:at]
+
+    def _is_hopeless(self, live: bytes) -> bool:
+        """Whether more than the last, unfinished character is at fault."""
+        whole = live[: len(live) - unfinished(live)]
+        return len(whole) > LIVE_LIMIT and self._bridge.draft.encode_bytes(whole) is None
+
+
+def _stable(live: bytes, lengths: Sequence[int]) -> tuple[int, int]:
+    """(ids, bytes) that may be frozen: up to the last token boundary where text splits anyway.
+
+    Before a space that follows a word, or after a line's end: there every splitter cuts, so that
+    the rest is split as it would be in one piece.
+    """
+    best = forced = (0, 0)
+    at = 0
+    for count, length in enumerate(lengths):
+        if at > len(live) - LIVE_KEPT:
+            break
+        if at:
+            before, after = live[at - 1], live[at]
+            word_end = after == 0x20 and before not in b" \t\r\n"
+            line_end = before == 0x0A and after not in b" \t\r\n"
+            if word_end or line_end:
+                best = (count, at)
+            if after & 0xC0 != 0x80:  # a character starts here
+                forced = (count, at)
+        at += length
+    return forced if best == (0, 0) and len(live) > LIVE_FORCED else best

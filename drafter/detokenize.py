@@ -1,0 +1,23 @@
+"""Bytes -> text as they come.
+
+Knows: characters that are split over chunks. Refuses to know: tokens, stop strings, clients.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+
+class StreamingText:
+    """Pieces whose join is `data.decode("utf-8", "replace")`, whatever the chunking."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, data: bytes) -> str:
+        """The text that is certain now; an unfinished character is held back."""
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """What was held back, at the very end: U+FFFD if the output ends inside a character."""
+        return self._decoder.decode(b"", final=True)
