@@ -14,15 +14,20 @@ from common.weights import resolve
 def fetch(names: Iterable[str], console: Console) -> list[Path]:
     """Local directories for these models, with a bar for each stage that takes time."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, _Amount(), console=console) as progress:
-        bars: dict[str, TaskID] = {}
+    progress = Progress(*columns, _Amount(), console=console)
+    bars: dict[str, TaskID] = {}
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, total=total)
-            progress.update(bars[stage], completed=done, total=total)
+    def show(stage: str, done: int, total: int) -> None:
+        progress.start()  # on the first stage: nothing is shown where everything is cached
+        if stage not in bars:
+            bars[stage] = progress.add_task(stage, total=total)
+        progress.update(bars[stage], completed=done, total=total)
 
+    try:
         return [resolve(name, show) for name in names]
+    finally:
+        if bars:
+            progress.stop()
 
 
 class _Amount(DownloadColumn):

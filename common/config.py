@@ -38,57 +38,87 @@ def setting(
     *,
     minimum: float | None = None,
     maximum: float | None = None,
-    choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field with what its flag, its help and its check need."""
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices}
+    """A dataclass field with what its flag, its help and its check need.
+
+    Annotate it with a Literal for one of a few words, with `| None` where None is a value.
+    """
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """One setting, as read from its dataclass field."""
+
+    name: str
+    default: Any
+    kind: type
+    optional: bool  # None is a value
+    choices: tuple[str, ...]  # empty: any value
+    help: str
+    minimum: float | None
+    maximum: float | None
+
+    @property
+    def limit(self) -> str:
+        """ "at least 1", "from 1 to 16", "one of a, b" or nothing."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.minimum is not None and self.maximum is not None:
+            return f"from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"at least {self.minimum}"
+        return f"at most {self.maximum}" if self.maximum is not None else ""
+
+    def allows(self, value: Any) -> bool:
+        return (
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (not self.choices or value in self.choices)
+        )
+
+    def check_type(self, where: str, value: Any) -> None:
+        accepted: tuple[type, ...] = (int, float) if self.kind is float else (self.kind,)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
+            raise ConfigError(f"{where} is {value!r}; it must be of type {self.kind.__name__}")
 
 
 def check(config: Any) -> None:
     """Refuse values of the wrong type or outside their range; for a dataclass's __post_init__."""
-    for name, field, kind, optional in _settings(type(config)):
-        value = getattr(config, name)
-        if value is None and optional:
+    for each in _settings(type(config)):
+        value = getattr(config, each.name)
+        if value is None and each.optional:
             continue
-        _check_type(name, value, kind)
-        limit = _limit(field)
-        minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
-        choices = field.metadata["choices"]
-        if (
-            (minimum is not None and not value >= minimum)
-            or (maximum is not None and not value <= maximum)
-            or (choices is not None and value not in choices)
-        ):
-            raise ConfigError(f"{name} is {value!r}; it must be {limit}")
+        each.check_type(each.name, value)
+        if not each.allows(value):
+            raise ConfigError(f"{each.name} is {value!r}; it must be {each.limit}")
 
 
 def options(section: str, sections: Sections) -> Callable[[Any], Any]:
     """Decorate a click command with `--config` and one flag for each setting of `section`."""
 
     def decorate(command: Any) -> Any:
-        for name, field, kind, _ in reversed(list(_settings(sections[section]))):
-            command = _option(section, name, field, kind)(command)
+        for each in reversed(_settings(sections[section])):
+            command = _option(section, each)(command)
         return _config_option(section, sections)(command)
 
     return decorate
 
 
-def _option(section: str, name: str, field: dataclasses.Field[Any], kind: type) -> Any:
-    flag = "--" + name.replace("_", "-")
-    limit = _limit(field)
-    # Choices show in the metavar and ranges are checked by the dataclass, in one place for flags,
-    # environment and file.
-    choices = field.metadata["choices"]
+def _option(section: str, each: _Setting) -> Any:
+    name = each.name.replace("_", "-")
+    # Ranges are checked by the dataclass: in one place for flags, environment and file.
+    told = f" {each.limit.capitalize()}." if each.limit and not each.choices else ""
     return click.option(
-        f"{flag}/--no-{name.replace('_', '-')}" if kind is bool else flag,
-        name,
-        type=click.Choice(choices) if choices else kind,
-        default=field.default,
-        envvar=env_name(section, name),
+        f"--{name}/--no-{name}" if each.kind is bool else f"--{name}",
+        each.name,
+        type=click.Choice(each.choices) if each.choices else each.kind,
+        default=each.default,
+        envvar=env_name(section, each.name),
         show_envvar=True,
-        show_default=field.default is not None,
-        help=field.metadata["help"] + (f" {limit.capitalize()}." if limit and not choices else ""),
+        show_default=each.default is not None,
+        help=each.help + told,
     )
 
 
@@ -127,11 +157,11 @@ def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
         if table not in sections or not isinstance(values, dict):
             what = f"[{table}]" if isinstance(values, dict) else f"{table!r} outside of a table"
             raise ConfigError(f"{path}: unknown {what}{_closest(table, sections)}")
-        known = {name: kind for name, _, kind, _ in _settings(sections[table])}
+        known = {each.name: each for each in _settings(sections[table])}
         for key, value in values.items():
             if key not in known:
                 raise ConfigError(f"{path}: unknown key {table}.{key}{_closest(key, known)}")
-            _check_type(f"{path}: {table}.{key}", value, known[key])
+            known[key].check_type(f"{path}: {table}.{key}", value)
     return tables
 
 
@@ -139,7 +169,7 @@ def refuse_unknown_environment(environ: Mapping[str, str], sections: Sections) -
     """A misspelt variable would be a setting that silently doesn't hold."""
     for section, config in sections.items():
         prefix = env_name(section, "")
-        known = [env_name(section, name) for name, _, _, _ in _settings(config)]
+        known = [env_name(section, each.name) for each in _settings(config)]
         for variable in sorted(environ):
             if (
                 variable.startswith(prefix)
@@ -151,33 +181,18 @@ def refuse_unknown_environment(environ: Mapping[str, str], sections: Sections) -
                 )
 
 
-def _settings(config: type) -> Iterable[tuple[str, dataclasses.Field[Any], type, bool]]:
-    """Name, field, type and whether None is a value, of each setting."""
+def _settings(config: type) -> list[_Setting]:
     hints = typing.get_type_hints(config)
+    found = []
     for field in dataclasses.fields(config):
         hint = hints[field.name]
         optional = isinstance(hint, types.UnionType)
         if optional:
             (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
-        yield field.name, field, hint, optional
-
-
-def _check_type(name: str, value: Any, kind: type) -> None:
-    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"{name} is {value!r}; it must be of type {kind.__name__}")
-
-
-def _limit(field: dataclasses.Field[Any]) -> str:
-    """ "at least 1", "from 1 to 16", "one of a, b" or nothing."""
-    minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
-    if field.metadata["choices"]:
-        return f"one of {', '.join(field.metadata['choices'])}"
-    if minimum is not None and maximum is not None:
-        return f"from {minimum} to {maximum}"
-    if minimum is not None:
-        return f"at least {minimum}"
-    return f"at most {maximum}" if maximum is not None else ""
+        choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+        kind = str if choices else hint
+        found.append(_Setting(field.name, field.default, kind, optional, choices, **field.metadata))
+    return found
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ objects that discover it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from common.config import check, setting
 from common.errors import ConfigError
@@ -20,11 +21,10 @@ class DrafterConfig:
     )
     verifier: str = setting("127.0.0.1:50051", "Address of the verifier.")
     listen: str = setting("127.0.0.1:50052", "Address to listen on; port 0 takes any free one.")
-    bridge: str = setting(
+    bridge: Literal["auto", "intersection", "text"] = setting(
         "auto",
         "How drafts cross to the target's vocabulary: shared tokens only, by text, or the better "
         "of both, measured in each session. Equal tokenizers need no bridge.",
-        choices=("auto", "intersection", "text"),
     )
     draft_steps: int = setting(
         3, "Draft steps per round where a request doesn't say; 0: the target alone.", minimum=0
@@ -32,28 +32,25 @@ class DrafterConfig:
     max_draft_steps: int = setting(
         16, "Draft steps that a request may ask for.", minimum=0, maximum=1024
     )
-    context: str = setting(
+    context: Literal["canonical", "token"] = setting(
         "canonical",
         "How committed text is encoded for the draft model: canonical as it would encode the whole "
         "text itself, token by token as the target's tokens split it.",
-        choices=("canonical", "token"),
     )
-    chat_template: str = setting(
+    chat_template: Literal["own", "target"] = setting(
         "own",
         "Chat template that the draft model reads: its own, or the target's.",
-        choices=("own", "target"),
     )
     max_sessions: int = setting(64, "Streams at once.", minimum=1)
-    max_batch_tokens: int = setting(512, "Rows in one forward pass.", minimum=1)
+    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=1)
     kv_memory_mib: int | None = setting(
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )
     page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
-    linear: str = setting(
+    linear: Literal["exact", "fp16", "plain"] = setting(
         "fp16",
         "How weights multiply on a CPU; drafts change speed and never output, so that the fastest "
         "is the default.",
-        choices=("exact", "fp16", "plain"),
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
     verifier_timeout_s: float = setting(60.0, "Seconds to wait for a verifier at start.", minimum=0)
@@ -74,7 +71,10 @@ class DrafterConfig:
         "PEM file that signed the verifier's certificate; reach it over TLS. The drafter's own "
         "certificate, if it has one, is shown to the verifier.",
     )
-    log_level: str = setting("info", "What to log.", choices=("debug", "info", "warning", "error"))
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info",
+        "What to log.",
+    )
 
     def __post_init__(self) -> None:
         check(self)

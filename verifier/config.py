@@ -8,6 +8,7 @@ objects that discover it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from common.config import check, setting
 from common.errors import ConfigError
@@ -30,11 +31,10 @@ class VerifierConfig:
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )
     page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
-    linear: str = setting(
+    linear: Literal["exact", "fp16", "plain"] = setting(
         "exact",
         "How weights multiply on a CPU: exact keeps the promise of equal output, fp16 is faster "
         "without it, plain is torch's own.",
-        choices=("exact", "fp16", "plain"),
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
     max_message_bytes: int = setting(
@@ -49,7 +49,10 @@ class VerifierConfig:
     tls_client_ca: str | None = setting(
         None, "PEM file; clients must then show a certificate that it signed."
     )
-    log_level: str = setting("info", "What to log.", choices=("debug", "info", "warning", "error"))
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info",
+        "What to log.",
+    )
 
     def __post_init__(self) -> None:
         check(self)
