@@ -17,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from common.errors import WeightsError
@@ -192,14 +193,20 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
     """No bars or warnings of transformers while we show our own progress."""
+    from transformers import modeling_gguf_pytorch_utils as loader
     from transformers.utils import logging
 
     bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    tqdm = getattr(loader, "tqdm", None)  # the GGUF loader has a bar that no setting reaches
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    if tqdm is not None:
+        loader.tqdm = partial(tqdm, disable=True)
     try:
         yield
     finally:
+        if tqdm is not None:
+            loader.tqdm = tqdm
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
