@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,12 @@ class PromptText:
     def _load(self) -> Any:
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-        named = bool(self._files.config().get("tokenizer_class"))
         with tempfile.TemporaryDirectory(prefix="tokenizer-") as folder:
             for name, data in self._files.files.items():
                 (Path(folder) / name).write_bytes(data)
-            if named:
-                return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            if self._files.config().get("tokenizer_class"):
+                with suppress(ValueError, ImportError):  # a class that isn't installed, or remote
+                    return AutoTokenizer.from_pretrained(
+                        folder, local_files_only=True, trust_remote_code=False
+                    )
             return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)

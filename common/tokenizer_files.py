@@ -51,7 +51,10 @@ class TokenizerFiles:
 
     def tokenizer(self) -> dict[str, Any]:
         """tokenizer.json, parsed anew (the caller may edit it)."""
-        return self._parse("tokenizer.json")
+        parsed = self._parse("tokenizer.json")
+        if not isinstance(parsed.get("model"), dict):
+            raise UnsupportedTokenizer("tokenizer.json has no model")
+        return parsed
 
     def config(self) -> dict[str, Any]:
         """tokenizer_config.json, parsed; empty when there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,8 @@ def test_broken_files_are_refused() -> None:
         TokenizerFiles({"tokenizer.json": b"{}", "../evil": b""})
     with pytest.raises(UnsupportedTokenizer, match="isn't JSON"):
         Vocabulary(TokenizerFiles({"tokenizer.json": b"{"}), 10, ())
+    with pytest.raises(UnsupportedTokenizer, match="no model"):
+        Vocabulary(TokenizerFiles({"tokenizer.json": b"{}"}), 10, ())
 
 
 def test_padded_ids_are_not_real() -> None:
@@ -157,6 +160,45 @@ def test_added_tokens_outside_the_model_keep_their_ids() -> None:
     tokenizer.add_tokens(["<tool_call>"])
     voc = vocabulary(files_of(tokenizer))
     assert voc.encode_bytes(b"<tool_call>") == [voc.width - 1]
+
+
+@cache
+def llama_like() -> Vocabulary:
+    """The same pieces under Llama's way of spelling: ▁ put before texts, merges as strings."""
+    parsed = json.loads(sentencepiece_tokenizer().to_str())
+    parsed["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ],
+    }
+    parsed["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    parsed["model"]["merges"] = [" ".join(pair) for pair in parsed["model"]["merges"]]
+    return vocabulary(files_of(parsed))
+
+
+@given(data=blobs())
+def test_what_a_tokenizer_puts_before_texts_is_not_added_to_bytes(data: bytes) -> None:
+    voc = family("sentencepiece")
+    assert llama_like().encode_bytes(data) == voc.encode_bytes(data)
+    assert llama_like().bytes_of(llama_like().encode_prompt("the fox")) == b"<bos> the fox"
+
+
+def test_a_whole_word_that_spells_a_special_token_is_still_text() -> None:
+    """ignore_merges (Llama 3) looks whole words up before it merges anything."""
+    parsed = json.loads(byte_level_tokenizer().to_str())
+    parsed["model"]["ignore_merges"] = True
+    parsed["pre_tokenizer"]["use_regex"] = False
+    voc = vocabulary(files_of(parsed))
+    ids = voc.encode_bytes(b"<|im_end|>")
+    assert ids is not None and not set(ids) & voc.special_ids
+
+
+def test_a_tokenizer_class_with_code_of_its_own_is_not_run() -> None:
+    config = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}
+    voc = vocabulary(files_of(byte_level_tokenizer(), **config))
+    assert voc.encode_prompt("the fox") == family("byte-level").encode_prompt("the fox")
 
 
 def test_chat_templates() -> None:
