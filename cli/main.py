@@ -15,6 +15,7 @@ import click
 from cli.demo import demo
 from cli.drafter import drafter
 from cli.generate import generate
+from cli.inspect_pair import inspect_pair
 from cli.models import models
 from cli.verifier import verifier
 from common.errors import ConfigError, CrossdraftError
@@ -72,5 +73,5 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
-for command in (verifier, drafter, generate, models, demo):
+for command in (verifier, drafter, generate, models, inspect_pair, demo):
     main.add_command(command)

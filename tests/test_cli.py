@@ -25,7 +25,7 @@ from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.types import FinishReason, Origin
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("verifier", "drafter", "generate", "models", "demo")
+COMMANDS = ("verifier", "drafter", "generate", "models", "inspect-pair", "demo")
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
