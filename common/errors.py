@@ -35,6 +35,12 @@ class MissingMessage(CrossdraftError):
     status = grpc.StatusCode.INVALID_ARGUMENT
 
 
+class MalformedMessage(CrossdraftError):
+    """Bytes that are no message of the type that the method takes."""
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
 class PromptTooLong(CrossdraftError):
     """The prompt doesn't leave room for one token in the model's context."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from common.errors import CrossdraftError
+from common.errors import CrossdraftError, MalformedMessage
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         behaviour, factory = _parts(handler)
         return factory(
             self._guarded(behaviour, handler_call_details.method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_parsing(handler.request_deserializer, handler.request_streaming),
             response_serializer=handler.response_serializer,
         )
 
@@ -61,6 +61,8 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self.calls[service] = self.calls.get(service, 0) + 1
             try:
+                if isinstance(request, MalformedMessage):
+                    raise request
                 return await run(request, context)
             except CrossdraftError as error:
                 log.info("%s: %s: %s", method, error.status.name, error)
@@ -93,6 +95,28 @@ async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> No
         for key, value in error.details.items()
     )
     await context.abort(error.status, message, details)
+
+
+def _parsing(
+    parse: Callable[[bytes], Any] | None, streaming: bool
+) -> Callable[[bytes], Any] | None:
+    """A single request is parsed before the handler, where an error would come out as UNKNOWN.
+
+    So there the error stands in for the request; a stream's raises where the handler reads it.
+    """
+    if parse is None:
+        return None
+
+    def parse_or_refuse(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except Exception as cause:
+            error = MalformedMessage(f"the request can't be parsed: {cause}")
+            if streaming:
+                raise error from cause
+            return error
+
+    return parse_or_refuse
 
 
 def _writing(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Awaitable[None]]:

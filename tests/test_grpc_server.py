@@ -72,7 +72,13 @@ class Fake:
 
 
 def _handler(kind: str, behaviour) -> grpc.RpcMethodHandler:
-    return getattr(grpc, f"{kind}_rpc_method_handler")(behaviour)
+    return getattr(grpc, f"{kind}_rpc_method_handler")(behaviour, request_deserializer=parse)
+
+
+def parse(data: bytes) -> bytes:
+    if data == b"malformed":
+        raise ValueError("corrupt")
+    return data
 
 
 @asynccontextmanager
@@ -112,6 +118,11 @@ async def test_every_kind_of_method_works_and_maps_errors(kind: str) -> None:
             await call(channel, kind, b"bug")
         assert caught.value.code() is grpc.StatusCode.INTERNAL
         assert "secret" not in caught.value.details()
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(channel, kind, b"malformed")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.details() == "the request can't be parsed: corrupt"
 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, kind, b"abort")
