@@ -16,7 +16,7 @@ import grpc
 from common.grpc_channel import ClientTls, open_channel
 from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.types import BridgeMode, FinishReason, Origin
-from common.wire import bridge_to_pb, origin_from_pb, stop_reason_from_pb
+from common.wire_generate import bridge_to_pb, origin_from_pb, stop_reason_from_pb
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 

@@ -5,8 +5,8 @@ Knows: a ragged batch of segments, each with its own pages. Refuses to know sess
 The promise: a row's value is the same whatever runs beside it. So every query row goes through the
 same call on its own, over exactly the keys that it may see, in prefill, decode and verification
 alike; a masked call over several rows is faster and not bitwise the same. Grouped-query attention
-(Ainslie et al., 2023, arXiv:2305.13245) makes that call less lonely: the query heads that share a KV
-head are its rows, and no mask is needed.
+(Ainslie et al., 2023, arXiv:2305.13245) makes that call less lonely: the query heads that share a
+KV head are its rows, and no mask is needed.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ def paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **_: Any,
+    **ignored: Any,
 ) -> tuple[Tensor, None]:
     """Write the rows' keys and values, then attend: -> ([1, rows, heads, head_size], None)."""
-    layer = module.layer_idx
-    assert isinstance(layer, int)
+    layer: Any = module.layer_idx
     batch.store.write(layer, batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
     _, heads, rows, size = query.shape
     kv_heads = key.shape[1]
@@ -73,17 +72,19 @@ def paged_attention(
     out = torch.empty_like(groups)
     threads = torch.get_num_threads()
     row = 0
-    for segment in batch.segments:
-        torch.set_num_threads(1 if segment.end <= _ONE_THREAD_KEYS else threads)
-        keys, values = batch.store.read(layer, segment.pages, segment.contiguous)
-        keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, positions, size]
-        for end in range(segment.begin + 1, segment.end + 1):
-            begin = max(0, end - sliding_window) if sliding_window else 0
-            out[row] = _attend_row(
-                groups[row], keys[:, begin:end], values[:, begin:end], scaling, softcap
-            )
-            row += 1
-    torch.set_num_threads(threads)
+    try:
+        for segment in batch.segments:
+            torch.set_num_threads(1 if segment.end <= _ONE_THREAD_KEYS else threads)
+            keys, values = batch.store.read(layer, segment.pages, segment.contiguous)
+            keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, n, size]
+            for end in range(segment.begin + 1, segment.end + 1):
+                begin = max(0, end - sliding_window) if sliding_window else 0
+                out[row] = _attend_row(
+                    groups[row], keys[:, begin:end], values[:, begin:end], scaling, softcap
+                )
+                row += 1
+    finally:
+        torch.set_num_threads(threads)
     return out.view(1, rows, heads, size), None
 
 

@@ -1,7 +1,7 @@
 """Every error a caller can cause: one class per cause, each with its gRPC status.
 
-Knows: which cause maps to which status, and that a message names the field, the value and the limit.
-Refuses to know: how an error travels (common/grpc_server.py sends it, common/wire.py adds details).
+Knows: which cause maps to which status, and that a message names field, value and limit.
+Refuses to know: how an error travels (common/grpc_errors.py sends it, with its details).
 Our own mistakes are asserts, never one of these.
 """
 
@@ -11,7 +11,7 @@ import grpc
 
 
 class CrossdraftError(Exception):
-    """Base of all errors with a gRPC status. `details` travel as trailing metadata, ASCII text only."""
+    """Base of all errors with a gRPC status. `details` travel as trailing metadata, in ASCII."""
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
 

@@ -40,8 +40,8 @@ def make_pool(
         )
     model.allocate(pages, page_size)
     log.info(
-        "KV cache: %d pages of %d tokens, %d tokens in all, %d MiB at most, enough for %.1f sessions "
-        "of %d tokens",
+        "KV cache: %d pages of %d tokens, %d tokens in all, %d MiB at most, enough for %.1f "
+        "sessions of %d tokens",
         pages,
         page_size,
         pages * page_size,

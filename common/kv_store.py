@@ -49,7 +49,7 @@ class KVStore:
         self._values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
     def read(self, layer: int, pages: Tensor, contiguous: bool) -> tuple[Tensor, Tensor]:
-        """All positions of `pages` int64 [n]: keys, values, each [n * page_size, kv_heads, head_size].
+        """Keys and values of `pages` int64 [n], each [n * page_size, kv_heads, head_size].
 
         A view, without a copy, where the pages follow each other.
         """

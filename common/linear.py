@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 Packing = Literal["exact", "fp16", "plain"]
 Multiply = Callable[[Tensor], Tensor]  # [rows, in] float32 -> [rows, out] float32
 
-# Row counts that the probe compares. 1 against 2 is where blocking over the inner dimension starts to
-# differ on AVX-512; the others straddle the kernels' row tiles.
+# Row counts that the probe compares. 1 against 2 is where blocking over the inner dimension starts
+# to differ on AVX-512; the others straddle the kernels' row tiles.
 _PROBE_ROWS = (1, 2, 3, 5, 9, 16, 17, 33, 64, 65, 129)
 
 
@@ -65,7 +65,9 @@ def pack_linears(model: nn.Module, packing: Packing) -> bool:
     if packing == "plain":
         return False
     if not available(packing):
-        log.warning("packing %r isn't available in this torch; falling back to plain, inexact", packing)
+        log.warning(
+            "packing %r isn't available in this torch; falling back to plain, inexact", packing
+        )
         return False
     invariant = True
     for parent in list(model.modules()):

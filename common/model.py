@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from common import attention
 from common.attention import AttentionBatch, Segment
@@ -70,6 +72,7 @@ class PagedModel:
     @classmethod
     def load(cls, folder: Path, packing: Packing = "exact", threads: int = 0) -> PagedModel:
         """Load float32 from safetensors in `folder`; never code, never pickles."""
+        disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
@@ -94,11 +97,15 @@ class PagedModel:
         Writes the KV of every token; the caller extends the page tables.
         """
         assert self._store is not None and chunks
-        segments, slots, ids, positions, wanted = [], [], [], [], []
+        segments: list[Segment] = []
+        slots: list[Tensor] = []
+        ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
         for chunk in chunks:
             begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
             pages = chunk.table.pages[: -(-end // self._store.page_size)]
-            follow = all(b == a + 1 for a, b in zip(pages, pages[1:], strict=False))
+            follow = all(b == a + 1 for a, b in pairwise(pages))
             segments.append(Segment(torch.tensor(pages), follow, begin, end))
             slots.append(self._store.slots(pages, begin, end))
             ids.extend(chunk.tokens)
@@ -150,12 +157,13 @@ class PagedModel:
             self._run([0], [0], recorder.batch(), torch.tensor([0]))
         except (TypeError, AttributeError, NotImplementedError) as cause:
             raise UnsupportedModel(
-                f"{self.config.model_type} can't run ragged batches through transformers' attention "
-                f"interface: {cause}"
+                f"{self.config.model_type} can't run ragged batches through transformers' "
+                f"attention interface: {cause}"
             ) from cause
         if not recorder.shapes:
             raise UnsupportedModel(
-                f"{self.config.model_type} has no attention that goes through transformers' interface"
+                f"{self.config.model_type} has no attention that goes through transformers' "
+                "interface"
             )
         assert sorted(recorder.shapes) == list(range(len(recorder.shapes)))
         return [recorder.shapes[layer] for layer in sorted(recorder.shapes)]

@@ -1,57 +1,21 @@
-"""The values that cross rooms <-> protobuf messages, both ways.
+"""What both seams check of a protobuf message, whatever it says.
 
-Knows: every field of the seam, and what a message by itself can be refused for (content missing,
-fields or enum values of another version, counts below their minimum). Refuses to know: sessions,
-models, limits that a configuration sets; ids are checked against a vocabulary only by `check_ids`,
-which the caller hands the size.
+Knows: unknown fields, enum values and token ids out of range. Refuses to know: which fields there
+are (common/wire_verify.py, common/wire_generate.py), sessions, models and limits; the caller hands
+the size of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from common.errors import InvalidField, MissingMessage
-from common.pb import drafter_pb2, verifier_pb2
-from common.types import (
-    AcceptanceRule,
-    BridgeMode,
-    FinishReason,
-    ModelInfo,
-    OpenSession,
-    Origin,
-    Proposal,
-    RoundCost,
-    Verdict,
-)
 
 E = TypeVar("E", bound=Enum)
-
-UINT32_MAX = 2**32 - 1
-
-_RULES = {AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY}
-_FINISH = {
-    FinishReason.STOP: verifier_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: verifier_pb2.FINISH_REASON_LENGTH,
-    FinishReason.CONTEXT: verifier_pb2.FINISH_REASON_CONTEXT,
-}
-_STOP = {
-    FinishReason.STOP: drafter_pb2.STOP_REASON_STOP,
-    FinishReason.LENGTH: drafter_pb2.STOP_REASON_LENGTH,
-    FinishReason.CONTEXT: drafter_pb2.STOP_REASON_CONTEXT,
-}
-_BRIDGES = {
-    BridgeMode.INTERSECTION: drafter_pb2.BRIDGE_MODE_INTERSECTION,
-    BridgeMode.TEXT: drafter_pb2.BRIDGE_MODE_TEXT,
-    BridgeMode.AUTO: drafter_pb2.BRIDGE_MODE_AUTO,
-}
-_ORIGINS = {
-    Origin.DRAFT: drafter_pb2.TOKEN_ORIGIN_DRAFT,
-    Origin.VERIFIER: drafter_pb2.TOKEN_ORIGIN_VERIFIER,
-}
 
 
 def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
@@ -69,10 +33,8 @@ def refuse_unknown_fields(name: str, message: Any) -> None:
         raise MissingMessage(f"{name} carries field {listed}, which this version doesn't know")
 
 
-# Enums. "Unspecified" is None where leaving it out means something, and refused where it doesn't.
-
-
-def _enum_from_pb(field: str, value: int, known: dict[E, Any], unspecified: bool) -> E | None:
+def enum_from_pb(field: str, value: int, known: Mapping[E, Any], unspecified: bool) -> E | None:
+    """`unspecified`: 0 is None, since leaving it out means something; otherwise it is refused."""
     for member, number in known.items():
         if number == value:
             return member
@@ -80,196 +42,3 @@ def _enum_from_pb(field: str, value: int, known: dict[E, Any], unspecified: bool
         return None
     numbers = ", ".join(f"{number} ({member.value})" for member, number in known.items())
     raise InvalidField(field, value, f"one of {numbers}")
-
-
-def rule_from_pb(value: int, field: str = "open.acceptance_rule") -> AcceptanceRule:
-    """Unspecified lets the verifier choose; with temperature 0, the only one so far, greedy."""
-    return _enum_from_pb(field, value, _RULES, unspecified=True) or AcceptanceRule.GREEDY
-
-
-def rule_to_pb(rule: AcceptanceRule) -> verifier_pb2.AcceptanceRule:
-    return _RULES[rule]
-
-
-def finish_from_pb(value: int, field: str = "verdict.finish_reason") -> FinishReason | None:
-    """None while the session goes on."""
-    return _enum_from_pb(field, value, _FINISH, unspecified=True)
-
-
-def finish_to_pb(reason: FinishReason | None) -> verifier_pb2.FinishReason:
-    return _FINISH[reason] if reason else verifier_pb2.FINISH_REASON_UNSPECIFIED
-
-
-def stop_reason_from_pb(value: int, field: str = "summary.stop_reason") -> FinishReason | None:
-    return _enum_from_pb(field, value, _STOP, unspecified=True)
-
-
-def stop_reason_to_pb(reason: FinishReason | None) -> drafter_pb2.StopReason:
-    return _STOP[reason] if reason else drafter_pb2.STOP_REASON_UNSPECIFIED
-
-
-def bridge_from_pb(value: int, field: str = "bridge_mode") -> BridgeMode | None:
-    """None leaves the choice to the drafter's setting."""
-    return _enum_from_pb(field, value, _BRIDGES, unspecified=True)
-
-
-def bridge_to_pb(mode: BridgeMode | None) -> drafter_pb2.BridgeMode:
-    return _BRIDGES[mode] if mode else drafter_pb2.BRIDGE_MODE_UNSPECIFIED
-
-
-def origin_from_pb(value: int, field: str = "piece.origin") -> Origin:
-    origin = _enum_from_pb(field, value, _ORIGINS, unspecified=False)
-    assert origin is not None
-    return origin
-
-
-def origin_to_pb(origin: Origin) -> drafter_pb2.TokenOrigin:
-    return _ORIGINS[origin]
-
-
-# From drafter to verifier.
-
-
-def open_to_pb(session: OpenSession) -> verifier_pb2.Open:
-    return verifier_pb2.Open(
-        prompt_token_ids=session.prompt,
-        max_new_tokens=session.max_new_tokens,
-        stop_token_ids=sorted(session.stop_ids),
-        tokenizer_sha256=session.tokenizer_sha256,
-        acceptance_rule=rule_to_pb(session.rule),
-        ignore_eos=session.ignore_eos,
-    )
-
-
-def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
-    refuse_unknown_fields("open", message)
-    if not message.prompt_token_ids:
-        raise InvalidField("open.prompt_token_ids", "empty", "at least one id")
-    if message.max_new_tokens < 1:
-        raise InvalidField("open.max_new_tokens", message.max_new_tokens, "at least 1")
-    return OpenSession(
-        prompt=tuple(message.prompt_token_ids),
-        max_new_tokens=message.max_new_tokens,
-        tokenizer_sha256=message.tokenizer_sha256,
-        stop_ids=frozenset(message.stop_token_ids),
-        rule=rule_from_pb(message.acceptance_rule),
-        ignore_eos=message.ignore_eos,
-    )
-
-
-def proposal_to_pb(proposal: Proposal) -> verifier_pb2.Proposal:
-    return verifier_pb2.Proposal(
-        round=proposal.round, base_length=proposal.base_length, token_ids=proposal.token_ids
-    )
-
-
-def proposal_from_pb(message: verifier_pb2.Proposal) -> Proposal:
-    refuse_unknown_fields("proposal", message)
-    return Proposal(message.round, message.base_length, tuple(message.token_ids))
-
-
-def verify_request_to_pb(content: OpenSession | Proposal) -> verifier_pb2.VerifyRequest:
-    if isinstance(content, OpenSession):
-        return verifier_pb2.VerifyRequest(open=open_to_pb(content))
-    return verifier_pb2.VerifyRequest(proposal=proposal_to_pb(content))
-
-
-def verify_request_from_pb(request: verifier_pb2.VerifyRequest) -> OpenSession | Proposal:
-    refuse_unknown_fields("request", request)
-    kind = request.WhichOneof("message")
-    if kind == "open":
-        return open_from_pb(request.open)
-    if kind == "proposal":
-        return proposal_from_pb(request.proposal)
-    raise MissingMessage("the request holds neither open nor proposal")
-
-
-def verify_once_to_pb(
-    session: OpenSession, draft_ids: Sequence[int]
-) -> verifier_pb2.VerifyOnceRequest:
-    return verifier_pb2.VerifyOnceRequest(open=open_to_pb(session), draft_token_ids=draft_ids)
-
-
-def verify_once_from_pb(
-    request: verifier_pb2.VerifyOnceRequest,
-) -> tuple[OpenSession, tuple[int, ...]]:
-    refuse_unknown_fields("request", request)
-    if not request.HasField("open"):
-        raise MissingMessage("the request holds no open")
-    return open_from_pb(request.open), tuple(request.draft_token_ids)
-
-
-# From verifier to drafter.
-
-
-def cost_to_pb(cost: RoundCost) -> verifier_pb2.RoundCost:
-    """Times saturate: a queue of more than 71 minutes is told as 71 minutes."""
-    return verifier_pb2.RoundCost(
-        queue_us=min(cost.queue_us, UINT32_MAX),
-        forward_us=min(cost.forward_us, UINT32_MAX),
-        decide_us=min(cost.decide_us, UINT32_MAX),
-        batch_sessions=cost.batch_sessions,
-        batch_rows=cost.batch_rows,
-    )
-
-
-def cost_from_pb(message: verifier_pb2.RoundCost) -> RoundCost:
-    return RoundCost(
-        queue_us=message.queue_us,
-        forward_us=message.forward_us,
-        decide_us=message.decide_us,
-        batch_sessions=message.batch_sessions,
-        batch_rows=message.batch_rows,
-    )
-
-
-def verdict_to_pb(verdict: Verdict) -> verifier_pb2.Verdict:
-    return verifier_pb2.Verdict(
-        round=verdict.round,
-        accepted_length=verdict.accepted_length,
-        next_token_id=verdict.next_token,
-        committed_length=verdict.committed_length,
-        finish_reason=finish_to_pb(verdict.finish_reason),
-        cost=cost_to_pb(verdict.cost),
-    )
-
-
-def verdict_from_pb(message: verifier_pb2.Verdict) -> Verdict:
-    return Verdict(
-        round=message.round,
-        accepted_length=message.accepted_length,
-        next_token=message.next_token_id if message.HasField("next_token_id") else None,
-        committed_length=message.committed_length,
-        finish_reason=finish_from_pb(message.finish_reason),
-        cost=cost_from_pb(message.cost),
-    )
-
-
-def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
-    return verifier_pb2.GetModelResponse(
-        model=info.model,
-        tokenizer_sha256=info.tokenizer_sha256,
-        vocab_size=info.vocab_size,
-        eos_token_ids=sorted(info.eos_ids),
-        max_context_length=info.max_context_length,
-        max_draft_tokens=info.max_draft_tokens,
-        max_sessions=info.max_sessions,
-        max_message_bytes=info.max_message_bytes,
-        row_invariant=info.row_invariant,
-        version=info.version,
-    )
-
-
-def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
-    return ModelInfo(
-        model=message.model,
-        tokenizer_sha256=message.tokenizer_sha256,
-        vocab_size=message.vocab_size,
-        eos_ids=frozenset(message.eos_token_ids),
-        max_context_length=message.max_context_length,
-        max_draft_tokens=message.max_draft_tokens,
-        max_sessions=message.max_sessions,
-        max_message_bytes=message.max_message_bytes,
-        row_invariant=message.row_invariant,
-        version=message.version,
-    )

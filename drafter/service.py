@@ -6,7 +6,6 @@ Knows the Generate protocol and its limits. Refuses to know how drafts are made 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,34 +13,25 @@ from contextlib import aclosing
 
 import grpc
 
-from common import wire
+from common import wire_generate
 from common.errors import Draining, InvalidField, MissingMessage, OverCapacity, PromptTooLong
 from common.grpc_channel import ClientTls, open_channel
 from common.grpc_server import GrpcServer, ServerSettings, Service
-from common.kv_sizing import make_pool
-from common.model import PagedModel
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
-from common.tokenizer import TokenizerFiles, Vocabulary
 from common.types import BridgeMode, OpenSession
 from common.version import VERSION
-from common.weights import resolve
-from drafter.bridge import Bridge
+from common.wire import check_ids, refuse_unknown_fields
 from drafter.config import DrafterConfig
 from drafter.context import DraftContext
 from drafter.detokenize import StreamingText
-from drafter.engine import DraftEngine
-from drafter.proposer import AutoChooser
 from drafter.session import CommittedRun, Pair, SpeculativeSession
 from drafter.speculation import speculate
-from drafter.verifier_client import VerifierClient
+from drafter.startup import build
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 1000
-
-# What a draft step and a proposed row cost, in target decode steps (measured for the demo pair).
-STEP_COST, ROW_COST = 0.12, 0.03
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
@@ -99,15 +89,15 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
 
     def _session(self, request: pb.GenerateRequest) -> SpeculativeSession:
         """Raises what a request can be refused for; nothing is held then."""
-        wire.refuse_unknown_fields("request", request)
+        refuse_unknown_fields("request", request)
         info, config = self._pair.info, self._config
         if request.max_new_tokens < 1:
             raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
         steps = request.draft_steps if request.HasField("draft_steps") else config.draft_steps
         if steps > config.max_draft_steps:
             raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
-        mode = wire.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
-        wire.check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
+        mode = wire_generate.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
+        check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
         prompt, own_prompt = self._prompt(request)
         if len(prompt) >= info.max_context_length:
             raise PromptTooLong(len(prompt), info.max_context_length - 1)
@@ -118,8 +108,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             stop_ids=frozenset(request.stop_token_ids),
             ignore_eos=request.ignore_eos,
         )
-        encoding = "token" if config.context == "token" else "canonical"
-        draft_context = DraftContext(self._pair.bridge, prompt, encoding, own_prompt)
+        draft_context = DraftContext(self._pair.bridge, prompt, config.context, own_prompt)
         return SpeculativeSession(self._pair, spec, draft_context, steps, mode)
 
     def _prompt(self, request: pb.GenerateRequest) -> tuple[list[int], list[int] | None]:
@@ -130,7 +119,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             ids = target.encode_prompt(request.prompt)
         elif kind == "prompt_token_ids":
             ids = list(request.prompt_token_ids.ids)
-            wire.check_ids("prompt_token_ids.ids", ids, self._pair.info.vocab_size)
+            check_ids("prompt_token_ids.ids", ids, self._pair.info.vocab_size)
         elif kind == "chat":
             if not request.chat.messages:
                 raise InvalidField("chat.messages", "empty", "at least one message")
@@ -155,7 +144,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         for token_id, origin in zip(run.token_ids, run.origins, strict=True):
             data = b"" if target.is_special(token_id) else target.token_bytes(token_id)
             piece = pb.Piece(token_id=token_id, text=text.push(data))
-            piece.origin = wire.origin_to_pb(origin)
+            piece.origin = wire_generate.origin_to_pb(origin)
             pieces.append(piece)
         session.statistics.room_s["detokenize"] += time.monotonic() - began
         return pieces
@@ -166,7 +155,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         statistics = session.statistics
         first = statistics.first_token_at or statistics.began
         return pb.Summary(
-            stop_reason=wire.stop_reason_to_pb(run.finish_reason),
+            stop_reason=wire_generate.stop_reason_to_pb(run.finish_reason),
             prompt_tokens=session.prompt_length,
             output_tokens=session.output_length,
             rounds=statistics.rounds,
@@ -182,31 +171,6 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             tail_text=text.flush(),
             drafting=session.drafting,
         )
-
-
-async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
-    """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
-    verifier = VerifierClient(channel, config.verifier_timeout_s)
-    folder = await asyncio.to_thread(resolve, config.model)
-    files = TokenizerFiles.from_directory(folder)
-    model = await asyncio.to_thread(PagedModel.load, folder, config.linear, config.threads)
-    draft = Vocabulary(files, model.vocab_size, model.eos_ids)
-    info, target_files = await verifier.describe()
-    target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
-    bridge = Bridge(target, draft)
-    # A draft model may need more tokens for the same text; over its context a session has k = 0.
-    context = min(model.max_context_length, 2 * info.max_context_length)
-    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
-    engine = DraftEngine(model, pool, bridge, config.max_batch_tokens, context, config.threads)
-    log.info(
-        "%s drafts for %s over %s: %d shared tokens, map %s",
-        config.model,
-        info.model,
-        "the same tokenizer" if bridge.identity else f"bridge {config.bridge}",
-        bridge.shared_count,
-        bridge.sha256[:16],
-    )
-    return Pair(bridge, engine, verifier, info, AutoChooser(STEP_COST, ROW_COST))
 
 
 async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = None) -> None:

@@ -9,12 +9,12 @@ drafter/context.py and drafter/proposer.py cross the bridge, drafter/verifier_cl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from drafter.session import CommittedRun, SpeculativeSession
 
 
-async def speculate(session: SpeculativeSession) -> AsyncIterator[CommittedRun]:
+async def speculate(session: SpeculativeSession) -> AsyncGenerator[CommittedRun, None]:
     """Committed tokens, run by run; the last run has a finish reason."""
     try:
         run = await session.open()

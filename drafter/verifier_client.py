@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import grpc
 
-from common import wire
+from common import wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
@@ -46,7 +47,7 @@ class VerifierClient:
         """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
         async for _ in self.attempts("no verifier answers"):
             try:
-                info = wire.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
+                info = wire_verify.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
                 files: dict[str, bytes] = {}
                 async for part in self._stub.GetTokenizer(pb.GetTokenizerRequest()):
                     files[part.filename] = files.get(part.filename, b"") + part.chunk
@@ -79,7 +80,7 @@ class VerifierSession:
     def __init__(
         self,
         client: VerifierClient,
-        stub: verifier_pb2_grpc.VerifierServiceAsyncStub,
+        stub: verifier_pb2_grpc.VerifierServiceStub,
         spec: OpenSession,
     ) -> None:
         self._client = client
@@ -142,17 +143,15 @@ class VerifierSession:
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
         assert self._call is not None
-        request = wire.verify_request_to_pb(content)
+        request = wire_verify.verify_request_to_pb(content)
         self.wire_bytes += request.ByteSize()
-        try:
+        with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
             await self._call.write(request)
-        except asyncio.InvalidStateError:  # the call is over; reading tells why
-            pass
         response = await self._call.read()
         if not isinstance(response, pb.VerifyResponse):
             raise VerifierUnavailable("the verifier ended the session without a finish reason")
         self.wire_bytes += response.ByteSize()
-        return wire.verdict_from_pb(response.verdict)
+        return wire_verify.verdict_from_pb(response.verdict)
 
     def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
         self._committed.extend(accepted)
@@ -168,5 +167,3 @@ def _raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
             if isinstance(value, str) and not key.startswith(":"):
                 details[key] = value
         raise VerifierRefused(error.code(), error.details() or "", **details) from error
-
-

@@ -18,7 +18,8 @@ FORBIDDEN = {
 # `python -m verifier` is the command's own subcommand.
 ENTRIES = {"verifier/__main__.py", "drafter/__main__.py"}
 PB_IMPORTERS = {
-    "common/wire.py",
+    "common/wire_generate.py",
+    "common/wire_verify.py",
     "drafter/service.py",
     "drafter/verifier_client.py",
     "verifier/service.py",

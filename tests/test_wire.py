@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import wire
+from common import wire, wire_generate, wire_verify
 from common.errors import InvalidField, MissingMessage
 from common.pb import verifier_pb2
 from common.types import (
@@ -21,13 +21,13 @@ from common.types import (
     Verdict,
 )
 
-uint32 = st.integers(0, wire.UINT32_MAX)
+uint32 = st.integers(0, wire_verify.UINT32_MAX)
 ids = st.lists(uint32, max_size=20).map(tuple)
 costs = st.builds(RoundCost, uint32, uint32, uint32, uint32, uint32)
 opens = st.builds(
     OpenSession,
     prompt=st.lists(uint32, min_size=1, max_size=20).map(tuple),
-    max_new_tokens=st.integers(1, wire.UINT32_MAX),
+    max_new_tokens=st.integers(1, wire_verify.UINT32_MAX),
     tokenizer_sha256=st.text("0123456789abcdef", max_size=64),
     stop_ids=st.frozensets(uint32, max_size=5),
     rule=st.sampled_from(AcceptanceRule),
@@ -60,65 +60,65 @@ models = st.builds(
 
 @given(opens | proposals)
 def test_requests_come_back_whole(content: OpenSession | Proposal) -> None:
-    sent = wire.verify_request_to_pb(content).SerializeToString()
+    sent = wire_verify.verify_request_to_pb(content).SerializeToString()
     request = verifier_pb2.VerifyRequest.FromString(sent)
-    assert wire.verify_request_from_pb(request) == content
+    assert wire_verify.verify_request_from_pb(request) == content
 
 
 @given(opens, ids)
 def test_stateless_rounds_come_back_whole(session: OpenSession, draft: tuple[int, ...]) -> None:
-    sent = wire.verify_once_to_pb(session, draft).SerializeToString()
+    sent = wire_verify.verify_once_to_pb(session, draft).SerializeToString()
     request = verifier_pb2.VerifyOnceRequest.FromString(sent)
-    assert wire.verify_once_from_pb(request) == (session, draft)
+    assert wire_verify.verify_once_from_pb(request) == (session, draft)
 
 
 @given(verdicts)
 def test_verdicts_come_back_whole(verdict: Verdict) -> None:
-    sent = wire.verdict_to_pb(verdict).SerializeToString()
-    assert wire.verdict_from_pb(verifier_pb2.Verdict.FromString(sent)) == verdict
+    sent = wire_verify.verdict_to_pb(verdict).SerializeToString()
+    assert wire_verify.verdict_from_pb(verifier_pb2.Verdict.FromString(sent)) == verdict
 
 
 @given(models)
 def test_models_come_back_whole(info: ModelInfo) -> None:
-    sent = wire.model_to_pb(info).SerializeToString()
-    assert wire.model_from_pb(verifier_pb2.GetModelResponse.FromString(sent)) == info
+    sent = wire_verify.model_to_pb(info).SerializeToString()
+    assert wire_verify.model_from_pb(verifier_pb2.GetModelResponse.FromString(sent)) == info
 
 
 def test_token_0_is_not_no_token() -> None:
     for token in (0, None):
-        message = wire.verdict_to_pb(Verdict(1, 2, token, 5))
-        assert wire.verdict_from_pb(message).next_token == token
+        message = wire_verify.verdict_to_pb(Verdict(1, 2, token, 5))
+        assert wire_verify.verdict_from_pb(message).next_token == token
 
 
 def test_every_enum_member_comes_back() -> None:
     for rule in AcceptanceRule:
-        assert wire.rule_from_pb(wire.rule_to_pb(rule)) is rule
+        assert wire_verify.rule_from_pb(wire_verify.rule_to_pb(rule)) is rule
     for reason in FinishReason:
-        assert wire.finish_from_pb(wire.finish_to_pb(reason)) is reason
-        assert wire.stop_reason_from_pb(wire.stop_reason_to_pb(reason)) is reason
+        assert wire_verify.finish_from_pb(wire_verify.finish_to_pb(reason)) is reason
+        assert wire_generate.stop_reason_from_pb(wire_generate.stop_reason_to_pb(reason)) is reason
     for mode in BridgeMode:
-        assert wire.bridge_from_pb(wire.bridge_to_pb(mode)) is mode
+        assert wire_generate.bridge_from_pb(wire_generate.bridge_to_pb(mode)) is mode
     for origin in Origin:
-        assert wire.origin_from_pb(wire.origin_to_pb(origin)) is origin
+        assert wire_generate.origin_from_pb(wire_generate.origin_to_pb(origin)) is origin
 
 
 def test_unspecified_is_a_value_only_where_it_means_something() -> None:
-    assert wire.rule_from_pb(0) is AcceptanceRule.GREEDY
-    assert wire.finish_from_pb(0) is None
-    assert wire.stop_reason_from_pb(0) is None
-    assert wire.bridge_from_pb(0) is None
+    assert wire_verify.rule_from_pb(0) is AcceptanceRule.GREEDY
+    assert wire_verify.finish_from_pb(0) is None
+    assert wire_generate.stop_reason_from_pb(0) is None
+    assert wire_generate.bridge_from_pb(0) is None
     with pytest.raises(InvalidField, match=r"piece\.origin is 0"):
-        wire.origin_from_pb(0)
+        wire_generate.origin_from_pb(0)
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        wire.rule_from_pb,
-        wire.finish_from_pb,
-        wire.stop_reason_from_pb,
-        wire.bridge_from_pb,
-        wire.origin_from_pb,
+        wire_verify.rule_from_pb,
+        wire_verify.finish_from_pb,
+        wire_generate.stop_reason_from_pb,
+        wire_generate.bridge_from_pb,
+        wire_generate.origin_from_pb,
     ],
 )
 def test_an_enum_value_of_another_version_is_refused(read) -> None:
@@ -133,24 +133,24 @@ def open_message(**changes) -> verifier_pb2.Open:
 
 def test_max_new_tokens_0_is_refused() -> None:
     with pytest.raises(InvalidField, match=r"open\.max_new_tokens is 0; it must be at least 1"):
-        wire.open_from_pb(open_message(max_new_tokens=0))
+        wire_verify.open_from_pb(open_message(max_new_tokens=0))
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(InvalidField, match=r"open\.prompt_token_ids is empty"):
-        wire.open_from_pb(open_message(prompt_token_ids=[]))
+        wire_verify.open_from_pb(open_message(prompt_token_ids=[]))
 
 
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(InvalidField, match=r"open\.acceptance_rule is 7"):
-        wire.open_from_pb(open_message(acceptance_rule=7))
+        wire_verify.open_from_pb(open_message(acceptance_rule=7))
 
 
 def test_a_request_without_content_is_refused() -> None:
     with pytest.raises(MissingMessage, match="neither open nor proposal"):
-        wire.verify_request_from_pb(verifier_pb2.VerifyRequest())
+        wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest())
     with pytest.raises(MissingMessage, match="no open"):
-        wire.verify_once_from_pb(verifier_pb2.VerifyOnceRequest())
+        wire_verify.verify_once_from_pb(verifier_pb2.VerifyOnceRequest())
 
 
 UNKNOWN = bytes([(100 << 3) & 0x7F | 0x80, (100 << 3) >> 7, 5])  # field 100, varint 5
@@ -160,12 +160,12 @@ def test_unknown_fields_are_refused_at_every_level() -> None:
     plain = open_message().SerializeToString()
     opened = verifier_pb2.VerifyRequest(open=verifier_pb2.Open.FromString(plain + UNKNOWN))
     with pytest.raises(MissingMessage, match="open carries field 100"):
-        wire.verify_request_from_pb(opened)
+        wire_verify.verify_request_from_pb(opened)
     proposal = verifier_pb2.Proposal.FromString(UNKNOWN)
     with pytest.raises(MissingMessage, match="proposal carries field 100"):
-        wire.verify_request_from_pb(verifier_pb2.VerifyRequest(proposal=proposal))
+        wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest(proposal=proposal))
     with pytest.raises(MissingMessage, match="request carries field 100"):
-        wire.verify_request_from_pb(verifier_pb2.VerifyRequest.FromString(UNKNOWN))
+        wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest.FromString(UNKNOWN))
 
 
 @pytest.mark.parametrize("bad", [151_936, 2**31 - 1, 2**32 - 1, -1])
@@ -178,4 +178,4 @@ def test_an_id_outside_the_vocabulary_is_named(bad: int) -> None:
 
 def test_times_saturate() -> None:
     cost = RoundCost(queue_us=2**40)
-    assert wire.cost_from_pb(wire.cost_to_pb(cost)).queue_us == wire.UINT32_MAX
+    assert wire_verify.cost_from_pb(wire_verify.cost_to_pb(cost)).queue_us == wire_verify.UINT32_MAX

@@ -153,5 +153,3 @@ class VerifierEngine:
             raise InvalidField(
                 field, f"{len(draft)} tokens long", f"at most {self.limits.max_draft_tokens}"
             )
-
-

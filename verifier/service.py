@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import torch
 
-from common import wire
+from common import wire_verify
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import GrpcServer, ServerSettings, Service
 from common.kv_sizing import make_pool
@@ -25,6 +25,7 @@ from common.tokenizer import TokenizerFiles, Vocabulary
 from common.types import ModelInfo, OpenSession, Proposal
 from common.version import VERSION
 from common.weights import resolve
+from common.wire import check_ids
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
 from verifier.session import Session
@@ -50,7 +51,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def GetModel(
         self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetModelResponse:
-        return wire.model_to_pb(self._info)
+        return wire_verify.model_to_pb(self._info)
 
     async def GetTokenizer(
         self, request: pb.GetTokenizerRequest, context: grpc.aio.ServicerContext
@@ -69,13 +70,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         session: Session | None = None
         try:
             async for request in requests:
-                content = wire.verify_request_from_pb(request)
+                content = wire_verify.verify_request_from_pb(request)
                 if session is None:
                     session = self._open(content)
                 else:
                     self._propose(session, content)
                 verdict = await session.mailbox.take()
-                yield pb.VerifyResponse(verdict=wire.verdict_to_pb(verdict))
+                yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
         finally:
@@ -85,11 +86,11 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def VerifyOnce(
         self, request: pb.VerifyOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyOnceResponse:
-        spec, draft = wire.verify_once_from_pb(request)
-        wire.check_ids("draft_token_ids", draft, self._info.vocab_size)
+        spec, draft = wire_verify.verify_once_from_pb(request)
+        check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft) as session:
             verdict = await session.mailbox.take()
-        return pb.VerifyOnceResponse(verdict=wire.verdict_to_pb(verdict))
+        return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
     def _session(self, spec: OpenSession, draft: tuple[int, ...]) -> Any:
@@ -109,14 +110,14 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             raise Draining("this verifier is shutting down; open the session on another")
         if spec.tokenizer_sha256 != self._info.tokenizer_sha256:
             raise TokenizerMismatch(spec.tokenizer_sha256, self._info.tokenizer_sha256)
-        wire.check_ids("open.prompt_token_ids", spec.prompt, self._info.vocab_size)
-        wire.check_ids("open.stop_token_ids", sorted(spec.stop_ids), self._info.vocab_size)
+        check_ids("open.prompt_token_ids", spec.prompt, self._info.vocab_size)
+        check_ids("open.stop_token_ids", sorted(spec.stop_ids), self._info.vocab_size)
         return self._engine.open(spec, draft)
 
     def _propose(self, session: Session, content: OpenSession | Proposal) -> None:
         if isinstance(content, OpenSession):
             raise OutOfOrder("a second open on one stream; one stream is one session")
-        wire.check_ids("proposal.token_ids", content.token_ids, self._info.vocab_size)
+        check_ids("proposal.token_ids", content.token_ids, self._info.vocab_size)
         self._engine.propose(session, content)
 
 

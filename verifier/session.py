@@ -39,7 +39,7 @@ def cut_run(
 
 
 class Session:
-    """Written on the engine's thread; read elsewhere only between a verdict and the next proposal."""
+    """Written on the engine's thread; read elsewhere only between a verdict and a proposal."""
 
     def __init__(
         self,
@@ -100,7 +100,9 @@ class Session:
             self._started_at = started_at
         self._forward_s += forward_s
 
-    def commit(self, accepted: int, next_token: int, decide_s: float, batch: tuple[int, int]) -> None:
+    def commit(
+        self, accepted: int, next_token: int, decide_s: float, batch: tuple[int, int]
+    ) -> None:
         """End the round: commit, roll back, and post the verdict. batch: its (sessions, rows)."""
         run = [*self.draft[:accepted], next_token]
         count, self.finish_reason = cut_run(

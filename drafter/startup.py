@@ -1,0 +1,62 @@
+"""What a drafter loads before it serves: the draft model, the target's vocabulary, the bridge.
+
+Knows: in which order, and that the event loop stays free meanwhile. Refuses to know requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from common.kv_sizing import make_pool
+from common.model import PagedModel
+from common.tokenizer import TokenizerFiles, Vocabulary
+from common.types import ModelInfo
+from common.weights import resolve
+from drafter.bridge import Bridge
+from drafter.config import DrafterConfig
+from drafter.engine import DraftEngine
+from drafter.proposer import AutoChooser
+from drafter.session import Pair
+from drafter.verifier_client import VerifierClient
+
+log = logging.getLogger(__name__)
+
+# What a draft step and a proposed row cost, in target decode steps (measured for the demo pair).
+STEP_COST, ROW_COST = 0.12, 0.03
+
+
+async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
+    """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
+    verifier = VerifierClient(channel, config.verifier_timeout_s)
+    model, draft = await asyncio.to_thread(_load_draft, config)
+    info, target_files = await verifier.describe()
+    bridge = await asyncio.to_thread(_make_bridge, info, target_files, draft)
+    # A draft model may need more tokens for the same text; over its context a session has k = 0.
+    context = min(model.max_context_length, 2 * info.max_context_length)
+    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    engine = DraftEngine(model, pool, bridge, config.max_batch_tokens, context, config.threads)
+    log.info(
+        "%s drafts for %s over %s: %d shared tokens, map %s",
+        config.model,
+        info.model,
+        "the same tokenizer" if bridge.identity else f"bridge {config.bridge}",
+        bridge.shared_count,
+        bridge.sha256[:16],
+    )
+    return Pair(bridge, engine, verifier, info, AutoChooser(STEP_COST, ROW_COST))
+
+
+def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
+    folder = resolve(config.model)
+    files = TokenizerFiles.from_directory(folder)
+    model = PagedModel.load(folder, config.linear, config.threads)
+    return model, Vocabulary(files, model.vocab_size, model.eos_ids)
+
+
+def _make_bridge(info: ModelInfo, target_files: TokenizerFiles, draft: Vocabulary) -> Bridge:
+    target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
+    target.encode_prompt("")  # slow when first used: pay at start, not in a request
+    return Bridge(target, draft)
