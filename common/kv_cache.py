@@ -58,13 +58,17 @@ class PageTable:
         self.pages: list[int] = []
         self.length = 0
 
+    def missing_pages(self, tokens: int) -> int:
+        """Pages that must come free before `reserve(tokens)` can work; none if 0 or less."""
+        return self._pool.pages_for(tokens) - len(self.pages) - len(self._pool._free)
+
     def reserve(self, tokens: int) -> None:
-        """Own pages for positions [0, tokens). All or nothing: raises OutOfPages with nothing taken."""
+        """Own pages for positions [0, tokens). Raises OutOfPages, with nothing taken."""
+        if self.missing_pages(tokens) > 0:
+            raise OutOfPages(f"{self.missing_pages(tokens)} pages too few are free")
         missing = self._pool.pages_for(tokens) - len(self.pages)
         if missing <= 0:
             return
-        if missing > len(self._pool._free):
-            raise OutOfPages(f"{missing} pages asked for, {len(self._pool._free)} free")
         self._pool._tables.add(self)
         self.pages.extend(self._pool._free.pop() for _ in range(missing))
 

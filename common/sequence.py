@@ -5,7 +5,8 @@ steps with it. Knows pages, budgets and who gives way under pressure. Refuses to
 wants its tokens run.
 
 A sequence's pending tokens are [table.length, len(tokens)). They run in one chunk if they are few
-(a decode: the last `wanted` rows and nothing else) and in several if they are many (a prefill).
+(a decode: the last `wanted` rows, and a few that it has to catch up with) and in several if they
+are many (a prefill).
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from common.kv_cache import OutOfPages, PagePool
+from common.kv_cache import PagePool
 from common.model import Chunk
+
+CATCH_UP = 16  # pending tokens beyond the wanted ones that a decode may have
+PREFILL_SHARE = 8  # one row in so many is kept for prefills while any wait
 
 
 class Sequence:
@@ -33,10 +37,6 @@ class Sequence:
     @property
     def pending(self) -> int:
         return len(self.tokens) - self.table.length
-
-    @property
-    def is_decode(self) -> bool:
-        return self.pending <= self.wanted
 
     def rewrite(self, tokens: Seq[int], wanted: int = 1) -> None:
         """Want `tokens` now: keep the KV of the common prefix, roll back the rest.
@@ -70,20 +70,28 @@ class Packed:
 def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: int) -> list[Packed]:
     """Choose what runs next, in at most `max_rows` rows, and reserve its pages.
 
-    Decodes come before prefills, so that a long prompt never stalls running sequences; otherwise the
-    order of `waiting` holds. A sequence that finds no pages preempts those of `everyone` that have
-    been idle longest and aren't in this batch; if that isn't enough, it waits.
+    Decodes come before prefills, so that a long prompt never stalls running sequences, and leave
+    them a share of the rows, so that running sequences never stall a prompt; otherwise the order of
+    `waiting` holds. Whoever finds no pages preempts those of `everyone` that aren't in this batch:
+    first who doesn't wait, the longest idle first, then who waits behind it, the last first. If that
+    isn't enough, it waits with what it has, and no prefill behind it begins before it.
     """
     batch: list[Packed] = []
-    taken: set[Sequence] = set()
-    room = max_rows
-    for sequence in sorted(waiting, key=lambda sequence: not sequence.is_decode):
-        rows = _rows(sequence, room)
-        if rows == 0:
+    short_of_pages = False
+    line = sorted(waiting, key=_is_long)
+    prefills = sum(map(_is_long, line))
+    shared = max_rows - max_rows // PREFILL_SHARE if prefills else max_rows
+    idle = _idle(everyone, line)
+    used = 0
+    for place, sequence in enumerate(line):
+        decode = place < len(line) - prefills
+        if (decode and _is_long(sequence)) or (short_of_pages and not decode):
+            continue  # preempted for this batch, or behind who waits for pages
+        rows = _rows(sequence, max_rows - used)
+        if rows == 0 or (decode and batch and used + rows > shared):
             continue
-        taken.add(sequence)
-        if not _make_room(sequence, rows, everyone, taken):
-            taken.discard(sequence)
+        if not _make_room(sequence, rows, [*idle, *reversed(line[place + 1 :])]):
+            short_of_pages = True
             continue
         sequence.last_step = step
         begin = sequence.table.length
@@ -91,32 +99,41 @@ def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: i
         tokens = sequence.tokens[begin : begin + rows]
         chunk = Chunk(tokens, sequence.table, sequence.wanted if complete else 0)
         batch.append(Packed(sequence, chunk, complete))
-        room -= rows
+        used += rows
     return batch
+
+
+def _is_long(sequence: Sequence) -> bool:
+    """Whether it is a prefill to the order of things; a few tokens to catch up with are none."""
+    return sequence.pending > sequence.wanted + CATCH_UP
 
 
 def _rows(sequence: Sequence, room: int) -> int:
     """How many pending tokens fit. The wanted rows are never cut: they run together or later."""
     if sequence.pending <= room:
         return sequence.pending
-    if sequence.is_decode:
-        return 0
-    return min(room, sequence.pending - sequence.wanted)
+    return max(0, min(room, sequence.pending - sequence.wanted))
 
 
-def _make_room(
-    sequence: Sequence, rows: int, everyone: Seq[Sequence], taken: set[Sequence]
-) -> bool:
-    idle = sorted((s for s in everyone if s not in taken and s.table.pages), key=_age)
-    while True:
-        try:
-            sequence.table.reserve(sequence.table.length + rows)
-            return True
-        except OutOfPages:
-            if not idle:
-                return False
-            idle.pop(0).preempt()
+def _idle(everyone: Seq[Sequence], line: Seq[Sequence]) -> list[Sequence]:
+    """Who doesn't wait, longest idle first."""
+    waiting = set(line)
+    return sorted((s for s in everyone if s not in waiting), key=lambda s: s.last_step)
 
 
-def _age(sequence: Sequence) -> int:
-    return sequence.last_step
+def _make_room(sequence: Sequence, rows: int, victims: Seq[Sequence]) -> bool:
+    """Reserve pages for `rows` more tokens, preempting as few as will do, or nobody."""
+    missing = sequence.table.missing_pages(sequence.table.length + rows)
+    chosen = []
+    for victim in victims:
+        if missing <= 0:
+            break
+        if victim.table.pages:
+            missing -= len(victim.table.pages)
+            chosen.append(victim)
+    if missing > 0:
+        return False
+    for victim in chosen:
+        victim.preempt()
+    sequence.table.reserve(sequence.table.length + rows)
+    return True
