@@ -155,7 +155,7 @@ class PagedModel:
         recorder = _Recorder()
         try:
             self._run([0], [0], recorder.batch(), torch.tensor([0]))
-        except (TypeError, AttributeError, NotImplementedError) as cause:
+        except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
             raise UnsupportedModel(
                 f"{self.config.model_type} can't run ragged batches through transformers' "
                 f"attention interface: {cause}"
@@ -165,7 +165,10 @@ class PagedModel:
                 f"{self.config.model_type} has no attention that goes through transformers' "
                 "interface"
             )
-        assert sorted(recorder.shapes) == list(range(len(recorder.shapes)))
+        if sorted(recorder.shapes) != list(range(int(self.config.num_hidden_layers))):
+            raise UnsupportedModel(
+                f"{self.config.model_type} has layers that keep no keys and values of their own"
+            )
         return [recorder.shapes[layer] for layer in sorted(recorder.shapes)]
 
 

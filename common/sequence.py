@@ -73,8 +73,8 @@ def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: i
     Decodes come before prefills, so that a long prompt never stalls running sequences, and leave
     them a share of the rows, so that running sequences never stall a prompt; otherwise the order of
     `waiting` holds. Whoever finds no pages preempts those of `everyone` that aren't in this batch:
-    first who doesn't wait, the longest idle first, then who waits behind it, the last first. If that
-    isn't enough, it waits with what it has, and no prefill behind it begins before it.
+    first who doesn't wait, the longest idle first, then who waits behind it, the last first. If
+    that isn't enough, it waits with what it has, and no prefill behind it begins before it.
     """
     batch: list[Packed] = []
     short_of_pages = False

@@ -1,0 +1,102 @@
+"""Tiny models made in the test: random ones of several families, and ones that know some text."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+
+from common.linear import Packing
+from common.model import PagedModel
+from common.tokenizer import Vocabulary
+from tests.fake_tokenizers import LINES
+
+WINDOW = 5  # of sliding attention, smaller than the texts
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.25,  # wide, so that contexts tell
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_GEMMA: dict[str, Any] = {
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "query_pre_attn_scalar": 16,
+}
+_CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
+    "llama": (LlamaConfig, {}),
+    "qwen2": (Qwen2Config, {}),
+    "mistral": (MistralConfig, {"sliding_window": WINDOW}),
+    "gemma2": (Gemma2Config, {**_GEMMA, "attn_logit_softcapping": 2.0}),
+    "gemma3": (Gemma3TextConfig, _GEMMA),
+}
+FAMILIES = tuple(_CONFIGS)
+
+
+def random_model(family: str, vocab_size: int = 97, seed: int = 0, **changes: Any) -> Any:
+    """A transformers model with plain attention; the same seed gives the same weights."""
+    kind, own = _CONFIGS[family]
+    torch.manual_seed(seed)
+    config = kind(**{**_SIZES, **own, "vocab_size": vocab_size, **changes})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model.eval().float()
+
+
+def knowing_model(vocabulary: Vocabulary, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A Llama that mostly goes on as LINES do, by pairs of tokens; its context has a say too.
+
+    Two of them over different tokenizers agree often enough for drafts to be accepted.
+    """
+    model: PreTrainedModel = random_model(
+        "llama", vocabulary.width, seed, initializer_range=0.02, **changes
+    )
+    with torch.no_grad():
+        torch.manual_seed(1)
+        embedding = torch.nn.functional.normalize(torch.randn(vocabulary.width, 64), dim=-1)
+        head = torch.zeros_like(embedding)
+        for line in LINES[: len(LINES) // 3]:
+            ids = vocabulary.encode_bytes(line.encode()) or []
+            for token, following in zip(ids, [*ids[1:], ids[0]], strict=True):
+                head[following] += embedding[token]
+        noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(seed + 2))
+        _set(model.get_input_embeddings(), embedding)
+        _set(model.get_output_embeddings(), head + 0.01 * noise)
+    return model
+
+
+def _set(module: torch.nn.Module | None, weight: torch.Tensor) -> None:
+    assert module is not None
+    module.load_state_dict({"weight": weight})
+
+
+def paged(
+    model: Any, pages: int = 64, page_size: int = 4, packing: Packing = "exact"
+) -> PagedModel:
+    """The model in our room, with a KV store."""
+    made = PagedModel(model, packing)
+    made.allocate(pages, page_size)
+    return made
+
+
+@cache
+def shared_paged(family: str, pages: int = 64, page_size: int = 4) -> PagedModel:
+    """One for all tests that only run forward passes."""
+    return paged(random_model(family), pages, page_size)
