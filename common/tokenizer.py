@@ -6,6 +6,7 @@ Knows: what each id of one model stands for. Refuses to know: any other model's 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -86,6 +87,23 @@ class Vocabulary:
     def id_of(self, data: bytes) -> int | None:
         """The one plain token with these bytes: the lowest id, byte-fallback tokens last."""
         return self._id_of.get(data)
+
+    def starting_with(self, prefix: bytes) -> NDArray[np.int64]:
+        """The plain ids whose bytes begin with `prefix` (not empty), in the order of their bytes."""
+        data, ids = self._sorted
+        # Bytes compare like unsigned numbers, so that all that begin with a prefix stand together.
+        begin = bisect_left(data, prefix)
+        end = bisect_left(data, prefix + b"\xff" * self._longest)
+        return ids[begin:end]
+
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], NDArray[np.int64]]:
+        data = sorted(self._id_of)
+        return data, np.array([self._id_of[each] for each in data], dtype=np.int64)
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._id_of), default=0)
 
     def encode_bytes(self, data: bytes) -> list[int] | None:
         """Plain ids whose bytes are exactly `data`, or None if the vocabulary lacks a byte."""

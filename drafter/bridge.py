@@ -7,7 +7,7 @@ and proposals (drafter/context.py, drafter/proposer.py use it), and any model.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -43,6 +43,22 @@ class Bridge:
         self._to_target = to_target
         if not self.identity:  # slow when first asked for: pay at start, not in a request
             _ = draft.prompt_bos, self.whole_character_starts
+
+    @cached_property
+    def draft_spaced(self) -> torch.Tensor:
+        """bool [draft.width]: draft tokens that begin with a space."""
+        spaced = torch.zeros(self.draft.width, dtype=torch.bool)
+        spaced[torch.from_numpy(self.draft.starting_with(b" "))] = True
+        return spaced
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - a bridge lives as long as its service
+    def draft_extensions(self, draft_id: int) -> torch.Tensor:
+        """int64 [n]: the plain draft tokens that are longer than this one and begin with its bytes."""
+        if self.draft.is_special(draft_id) or not self.draft.token_bytes(draft_id):
+            return torch.empty(0, dtype=torch.int64)
+        prefix = self.draft.token_bytes(draft_id)
+        longer = self.draft.starting_with(prefix)
+        return torch.from_numpy(longer[longer != self.draft.id_of(prefix)].copy())
 
     @property
     def shared_count(self) -> int:

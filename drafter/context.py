@@ -64,6 +64,38 @@ class DraftContext:
             return None
         return self._frozen + self._live_ids
 
+    def healed(self) -> tuple[list[int], bytes] | None:
+        """(ids, held): the text without its last space, and that space as bytes still to be drafted.
+
+        A draft tokenizer writes a space at the head of the word that follows. Where a target token
+        ends in a space (an indentation, for most), reading it as the end of the text is what the
+        draft model has never seen; it then drafts another line. So the space is held back, and the
+        first draft token must begin with it ("token healing"). bytes(ids) + held is the committed
+        text. held is empty where there is nothing to heal.
+        """
+        ids = self.ids()
+        if ids is None:
+            return None
+        if self._encoding == "canonical" and self._live.endswith(b" ") and self._word_follows():
+            before = self._bridge.draft.encode_bytes(bytes(self._live[:-1]))
+            if before is not None and (self._frozen or before):
+                return self._frozen + before, b" "
+        return ids, b""
+
+    def _word_follows(self) -> bool:
+        """Whether the target, having written a last space, goes on with a word rather than a space.
+
+        A target that writes spaces at the head of words splits four spaces and a word as three
+        spaces, and a word with the fourth.
+        """
+        target, tail = self._bridge.target, bytes(self._live[-LIVE_KEPT:]).lstrip(b"\x80\xbf")
+        at = 0
+        for token_id in target.encode_bytes(tail + b"x") or []:
+            if at >= len(tail):
+                break
+            at += len(target.token_bytes(token_id))
+        return at == len(tail)
+
     def tail_ids(self, count: int) -> list[int]:
         """The last `count` committed target ids, prompt included."""
         return self._target_ids[-count:] if count else []

@@ -20,7 +20,7 @@ from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
 from drafter.bridge import Bridge
-from drafter.draft_tokens import choose_greedy
+from drafter.draft_tokens import choose_extension, choose_greedy
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,14 @@ class DraftFailed(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft ids, newest last, and where their time went (seconds)."""
+    """Draft ids, newest last, and where their time went (seconds).
+
+    `replaced`: the first of them stands in place of the context's last id, whose bytes it begins
+    with ("token healing"), rather than after it.
+    """
 
     ids: list[int]
+    replaced: bool
     forward_s: float
     queue_s: float
 
@@ -45,10 +50,19 @@ class DraftSession:
         self.sequence = Sequence(pool, [])
         self.mailbox: Mailbox[Draft] = Mailbox()
         self.steps_left = 0
-        self.restricted = False
+        self.allowed: torch.Tensor | None = None  # bool [draft vocab]; None until it drafts
+        self.allowed_first: torch.Tensor | None = None  # instead, in the first step
         self.drafted: list[int] = []
+        self.replaced = False
         self.asked_at = 0.0
         self.forward_s = 0.0
+
+
+    def allowed_now(self, real: torch.Tensor) -> torch.Tensor:
+        """bool [draft vocab]: what the next step may choose."""
+        if not self.drafted and self.allowed_first is not None:
+            return self.allowed_first
+        return real if self.allowed is None else self.allowed
 
 
 class DraftEngine:
@@ -89,7 +103,9 @@ class DraftEngine:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
             forward_s = time.monotonic() - began
-            chosen = self._choose(logits, [s for s, p in zip(running, batch, strict=True) if p.complete])
+            chosen = self._choose(
+                logits, [s for s, p in zip(running, batch, strict=True) if p.complete]
+            )
         except Exception as cause:
             self._fail(running, cause)
             return True
@@ -110,25 +126,38 @@ class DraftEngine:
         return batch
 
     def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int]:
+        """One draft id per session from its last logit row; `replaced` is set where it heals."""
         if not sessions:
             return []
-        restricted = torch.tensor([session.restricted for session in sessions])
-        chosen: list[int] = choose_greedy(
-            logits, restricted, self._bridge.shared, self._bridge.draft_real
-        ).tolist()
+        rows = torch.tensor([session.sequence.wanted for session in sessions]).cumsum(0) - 1
+        allowed = [session.allowed_now(self._bridge.draft_real) for session in sessions]
+        chosen: list[int] = choose_greedy(logits[rows], allowed).tolist()
+        for index, session in enumerate(sessions):
+            if session.sequence.wanted == 2:
+                row, last = int(rows[index]), session.sequence.tokens[-1]
+                longer = self._bridge.draft_extensions(last)
+                extension = choose_extension(logits[row - 1], logits[row], last, longer)
+                if extension is not None:
+                    chosen[index], session.replaced = extension, True
         return chosen
 
     def _advance(self, session: DraftSession, token: int) -> None:
         """One draft token more; hand the draft out when it is whole."""
         if session.steps_left > 0:
+            if session.replaced and not session.drafted:
+                del session.sequence.tokens[-1]
+                session.sequence.table.truncate(len(session.sequence.tokens))
             session.drafted.append(token)
             session.sequence.tokens.append(token)
+            session.sequence.wanted = 1
             session.steps_left -= 1
         if session.steps_left == 0 or token in self._stops:
             del self._waiting[session]
             elapsed = time.monotonic() - session.asked_at
             session.mailbox.post(
-                Draft(session.drafted, session.forward_s, elapsed - session.forward_s)
+                Draft(
+                    session.drafted, session.replaced, session.forward_s, elapsed - session.forward_s
+                )
             )
 
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
@@ -147,15 +176,28 @@ class DraftEngine:
         return session
 
     async def draft(
-        self, session: DraftSession, context: Seq[int], steps: int, restricted: bool
+        self,
+        session: DraftSession,
+        context: Seq[int],
+        steps: int,
+        allowed: torch.Tensor | None = None,
+        allowed_first: torch.Tensor | None = None,
+        heal: bool = False,
     ) -> Draft:
         """Read `context` (draft ids; what of it is known already isn't read again), then draft.
 
         At most `steps` >= 0 ids come back, fewer after an end of sequence; with 0 steps the context
-        is read and nothing drafted. `restricted`: among shared ids only. Raises DraftFailed.
+        is read and nothing drafted. Only ids in `allowed` (bool [draft vocab]; None: all real ones)
+        are drafted, in the first step only those in `allowed_first`, if given. `heal`: see Draft.replaced. Raises
+        DraftFailed.
         """
         assert context and len(context) + steps <= self.max_context_length
-        self._thread.call(lambda: self._begin(session, context, steps, restricted))
+
+        def begin() -> None:
+            session.allowed, session.allowed_first = allowed, allowed_first
+            self._begin(session, context, steps, 2 if heal and len(context) > 1 else 1)
+
+        self._thread.call(begin)
         return await session.mailbox.take()
 
     def close(self, session: DraftSession) -> None:
@@ -163,10 +205,10 @@ class DraftEngine:
         self._thread.call(lambda: self._end(session))
 
     def _begin(
-        self, session: DraftSession, context: Seq[int], steps: int, restricted: bool
+        self, session: DraftSession, context: Seq[int], steps: int, wanted: int
     ) -> None:
-        session.sequence.rewrite(context)
-        session.steps_left, session.restricted, session.drafted = steps, restricted, []
+        session.sequence.rewrite(context, wanted)
+        session.steps_left, session.drafted, session.replaced = steps, [], False
         session.asked_at, session.forward_s = time.monotonic(), 0.0
         if session in self._sessions:
             self._waiting[session] = None

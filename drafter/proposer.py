@@ -27,16 +27,22 @@ def by_intersection(bridge: Bridge, draft_ids: Sequence[int]) -> list[int]:
     return proposed
 
 
-def by_text(bridge: Bridge, tail: Sequence[int], draft_ids: Sequence[int]) -> list[int]:
+def by_text(
+    bridge: Bridge, tail: Sequence[int], draft_ids: Sequence[int], held: bytes = b""
+) -> list[int]:
     """The drafted text as the target would split it after `tail`, the last committed target ids.
 
-    A special token ends the text; its twin by role, if any, is proposed after it.
+    `held`: what the drafted text begins with that is committed already (DraftContext.healed). A
+    special token ends the text; its twin by role, if any, is proposed after it.
     """
     if bridge.identity:
         return by_intersection(bridge, draft_ids)
     special = next((id_ for id_ in draft_ids if bridge.draft.is_special(id_)), None)
     text_ids = draft_ids if special is None else draft_ids[: list(draft_ids).index(special)]
     data = bridge.draft.bytes_of(text_ids)
+    if not data.startswith(held):
+        return []
+    data = data[len(held) :]
     before = _text_before(bridge.target, tail)
     if special is None:
         return _split_open(bridge, before, data)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from common.types import BridgeMode, FinishReason, ModelInfo, OpenSession, Origin, Proposal, Verdict
 from drafter.bridge import Bridge
 from drafter.context import DraftContext
@@ -81,9 +83,9 @@ class SpeculativeSession:
 
     async def open(self) -> CommittedRun:
         """Prefill at the verifier, while the draft model reads the prompt."""
-        ids = self._readable(steps=0) if self.drafting else None
-        if ids:
-            self._reading = asyncio.create_task(self._pair.engine.draft(self._draft, ids, 0, False))
+        ids = self._context.ids() if self.drafting else None
+        if ids and len(ids) <= self._pair.engine.max_context_length:
+            self._reading = asyncio.create_task(self._pair.engine.draft(self._draft, ids, 0))
         answer = await self._stream.open()
         self.statistics.first_token_at = time.monotonic()
         return self._commit((), answer.verdict)
@@ -132,18 +134,11 @@ class SpeculativeSession:
         steps = min(self._draft_steps, room)
         if steps <= 0 or not self.drafting:
             return []
-        ids = self._readable(steps)
-        if ids is None:
-            return []
         mode = self._choose_mode()
-        draft = await self._ask(ids, steps, mode)
-        if draft is None:
-            return []
-        self._round_mode, self._steps_taken = mode, len(draft.ids)
-        if mode is BridgeMode.INTERSECTION:
-            tokens = by_intersection(self._pair.bridge, draft.ids)
+        if mode is BridgeMode.TEXT:
+            tokens = await self._by_text(steps)
         else:
-            tokens = by_text(self._pair.bridge, self._context.tail_ids(TAIL), draft.ids)
+            tokens = await self._by_intersection(steps)
         return tokens[:room]
 
     def _choose_mode(self) -> BridgeMode:
@@ -153,26 +148,52 @@ class SpeculativeSession:
             return self._pair.chooser.choose(self._mode_stats)
         return self._mode
 
-    async def _ask(self, ids: list[int], steps: int, mode: BridgeMode) -> Draft | None:
+    async def _by_text(self, steps: int) -> list[int]:
+        healed = self._context.healed()
+        if healed is None:
+            return []
+        ids, held = healed
+        first = self._pair.bridge.draft_spaced if held else None
+        draft = await self._ask(ids, steps, None, first, heal=not held)
+        if draft is None:
+            return []
+        if draft.replaced:
+            held = self._pair.bridge.draft.token_bytes(ids[-1])
+        self._round_mode = BridgeMode.TEXT
+        return by_text(self._pair.bridge, self._context.tail_ids(TAIL), draft.ids, held)
+
+    async def _by_intersection(self, steps: int) -> list[int]:
+        ids, bridge = self._context.ids(), self._pair.bridge
+        if ids is None:
+            return []
+        draft = await self._ask(ids, steps, None if bridge.identity else bridge.shared)
+        if draft is None:
+            return []
+        self._round_mode = BridgeMode.INTERSECTION
+        return by_intersection(bridge, draft.ids)
+
+    async def _ask(
+        self,
+        ids: list[int],
+        steps: int,
+        allowed: Tensor | None = None,
+        first: Tensor | None = None,
+        heal: bool = False,
+    ) -> Draft | None:
         engine = self._pair.engine
-        restricted = mode is BridgeMode.INTERSECTION and not self._pair.bridge.identity
+        if len(ids) + steps > engine.max_context_length:
+            return None
         try:
             if self._reading is not None:
                 reading, self._reading = self._reading, None
                 self._count(await reading)
-            draft = await engine.draft(self._draft, ids, steps, restricted)
+            draft = await engine.draft(self._draft, ids, steps, allowed, first, heal)
         except DraftFailed:
             self.drafting = False
             return None
+        self._steps_taken = len(draft.ids)
         self._count(draft)
         return draft
-
-    def _readable(self, steps: int) -> list[int] | None:
-        """The context's draft ids, if they can be spelled and fit the draft model with `steps`."""
-        ids = self._context.ids()
-        if ids and len(ids) + steps <= self._pair.engine.max_context_length:
-            return ids
-        return None
 
     # --- keeping count ------------------------------------------------------------------------
 
