@@ -133,3 +133,18 @@ def first_acceptance(rounds: Sequence[Round]) -> float:
     """Share of the rounds with a proposal whose first token stood."""
     drafted = [each for each in rounds if each.proposed]
     return sum(each.accepted > 0 for each in drafted) / len(drafted)
+
+
+def acceptance(rounds: Sequence[Round]) -> tuple[float, ...]:
+    """[i]: the share of rounds proposing at least i + 1 tokens that accepted as many."""
+    longest = max(len(each.proposed) for each in rounds)
+    shares = []
+    for position in range(longest):
+        proposing = [each for each in rounds if len(each.proposed) > position]
+        shares.append(sum(each.accepted > position for each in proposing) / len(proposing))
+    return tuple(shares)
+
+
+def no_verifier() -> VerifierClient:
+    """For a Pair whose verifier `replay` replaces."""
+    return cast(VerifierClient, ReplayVerifier((), []))

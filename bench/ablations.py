@@ -1,0 +1,229 @@
+"""`python -m bench.ablations`: acceptance by what the draft model reads and how it proposes.
+
+The target's outputs are recorded once (bench/recording.py) and replayed (bench/replay.py), so that
+a variant costs draft steps alone. Knows the variants. Refuses to know how contexts and proposals
+are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench import hardware, results, tables
+from bench.progress import Tell, telling
+from bench.prompts import PROMPTS
+from cli.fetching import fetch
+from common.types import BridgeMode
+
+if TYPE_CHECKING:
+    from bench.recording import Recordings
+    from bench.replay import MakeContext, Round
+    from drafter.session import Pair
+
+Encoding = Literal["canonical", "token"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """encoding None: the UNK ablation. own: the draft model's own chat template."""
+
+    mode: BridgeMode
+    encoding: Encoding | None
+    own: bool
+
+    @property
+    def reads(self) -> str:
+        if self.encoding is None:
+            return "ids mapped, UNK for the rest"
+        template = "own template" if self.own else "target's text"
+        return f"{template}, {'canonical' if self.encoding == 'canonical' else 'token by token'}"
+
+
+UNK = Variant(BridgeMode.INTERSECTION, None, False)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One variant over all prompts."""
+
+    variant: Variant
+    rounds: list[Round]
+    al: float
+    first: float
+    by_position: tuple[float, ...]
+
+
+def variants(has_own_template: bool) -> list[Variant]:
+    """The defaults first; without an own rendering of the prompts there is one template only."""
+    modes = (BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO)
+    encodings: tuple[Encoding, ...] = ("canonical", "token")
+    templates = (True, False) if has_own_template else (False,)
+    grid = [Variant(m, encoding, own) for own in templates for encoding in encodings for m in modes]
+    return [*grid, UNK]
+
+
+def context_maker(pair: Pair, variant: Variant) -> MakeContext:
+    """What the draft model reads under this variant."""
+    from bench.replay import Recording
+    from bench.unk_context import UnkContext
+    from drafter.context import DraftContext
+
+    bridge = pair.bridge
+
+    def make(recording: Recording) -> DraftContext:
+        if variant.encoding is None:
+            return UnkContext(bridge, recording.prompt)
+        own = None
+        if variant.own and recording.messages:
+            own = bridge.draft.render_chat(recording.messages)
+        return DraftContext(bridge, recording.prompt, variant.encoding, own)
+
+    return make
+
+
+def load_pair(recordings: Recordings, target: Path, draft: Path) -> Pair:
+    """The drafter's own parts, without a verifier; the engine isn't started yet."""
+    from bench.replay import info_for_replay, no_verifier
+    from common.kv_sizing import make_pool
+    from common.model import PagedModel
+    from common.tokenizer import TokenizerFiles, Vocabulary
+    from drafter.bridge import Bridge
+    from drafter.engine import DraftEngine
+    from drafter.proposer import AutoChooser
+    from drafter.startup import ROW_COST, STEP_COST
+
+    model = PagedModel.load(draft, "fp16")
+    ours = Vocabulary(TokenizerFiles.from_directory(draft), model.vocab_size, model.eos_ids)
+    files = TokenizerFiles.from_directory(target)
+    theirs = Vocabulary(files, recordings.vocab_size, recordings.eos_ids)
+    bridge = Bridge(theirs, ours)
+    pool = make_pool(model, 16, 1024, 16, 1024)
+    engine = DraftEngine(model, pool, bridge, 256, 1024)
+    info = info_for_replay(files.sha256, recordings.vocab_size, recordings.eos_ids)
+    return Pair(bridge, engine, no_verifier(), info, AutoChooser(STEP_COST, ROW_COST))
+
+
+async def measure(
+    pair: Pair, recordings: Recordings, planned: list[Variant], steps: int, tell: Tell
+) -> list[Result]:
+    """Every variant over every recording; a chooser learns within its own variant only."""
+    from bench.replay import acceptance, first_acceptance, mean_acceptance_length, replay
+    from drafter.proposer import AutoChooser
+    from drafter.startup import ROW_COST, STEP_COST
+
+    found = []
+    for done, variant in enumerate(planned):
+        tell(f"{variant.mode.value}: {variant.reads}", done, len(planned))
+        fresh = replace(pair, chooser=AutoChooser(STEP_COST, ROW_COST))
+        make = context_maker(pair, variant)
+        rounds, _ = await replay(fresh, recordings.outputs, make, steps, variant.mode)
+        by_position = acceptance(rounds)
+        al, first = mean_acceptance_length(rounds), first_acceptance(rounds)
+        found.append(Result(variant, rounds, al, first, by_position))
+    return found
+
+
+def shown(found: list[Result], title: str, caption: str) -> Table:
+    unk = next((each.al for each in found if each.variant == UNK), None)
+    made = tables.table(title, ["reads", "proposes", "rounds", "AL", "first", "× UNK"], caption)
+    for each in found:
+        made.add_row(
+            each.variant.reads,
+            each.variant.mode.value,
+            str(len(each.rounds)),
+            f"{each.al:.3f}",
+            f"{each.first:.3f}",
+            tables.times(each.al / unk if unk else None),
+        )
+    return made
+
+
+def rejections_shown(found: list[Result], pair: Pair) -> tuple[Table, dict[str, Any]]:
+    """The default's text and intersection runs, rejection by rejection."""
+    from bench.rejections import Cause, causes, examples
+
+    chosen = [each for each in found[:2] if each.variant.encoding]
+    modes = [each.variant.mode for each in chosen]
+    made = tables.table("Why first tokens fell", ["cause", *(mode.value for mode in modes)])
+    counts = [causes(each.rounds, pair.bridge, each.variant.mode) for each in chosen]
+    for cause in Cause:
+        cells = (f"{n[cause]}  {n[cause] / max(1, n.total()):.0%}" for n in counts)
+        made.add_row(cause.value, *cells)
+    parts = {}
+    for each, count in zip(chosen, counts, strict=True):
+        mode = each.variant.mode
+        seen = examples(each.rounds, pair.bridge, mode)
+        parts[mode.value] = {
+            "counts": {cause.value: count[cause] for cause in Cause},
+            "examples": {c.value: [asdict(one) for one in some] for c, some in seen.items()},
+        }
+    return made, parts
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--target", default="qwen2.5-coder-1.5b", show_default=True, help="The large model.")
+@click.option("--draft", default="smollm2-135m", show_default=True, help="The small model.")
+@click.option("--prompts", type=click.IntRange(1, len(PROMPTS)), default=24, show_default=True)
+@click.option("--max-new-tokens", type=click.IntRange(2), default=64, show_default=True)
+@click.option("--draft-steps", type=click.IntRange(1, 16), default=3, show_default=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
+def main(target: str, draft: str, out: Path | None, **options: int) -> None:
+    """Acceptance of every bridge mode, encoding and template, and of reading UNK instead."""
+    hardware.settle_openmp()
+    from bench.recording import record
+
+    console = Console(highlight=False)
+    machine = hardware.describe()
+    target_folder, draft_folder = fetch([target, draft], console)
+    folder = results.folder(out, target, draft)
+    prompts, tokens = options["prompts"], options["max_new_tokens"]
+    with telling(console) as tell:
+        kept = folder / f"recording-{prompts}x{tokens}.json"
+        recordings = record(target, target_folder, prompts, tokens, kept, tell)
+    pair = load_pair(recordings, target_folder, draft_folder)
+    with telling(console) as tell:
+        found = _measure(pair, recordings, options["draft_steps"], tell)
+    caption = (
+        f"{hardware.caption(machine)}. Replayed; {options['draft_steps']} draft steps a round."
+    )
+    console.print(shown(found, f"{draft} → {target}, {prompts} prompts", caption))
+    made, parts = rejections_shown(found, pair)
+    console.print(made)
+    results.write(
+        folder / "ablations.json",
+        machine,
+        {"target": target, "draft": draft, **options},
+        variants=[_as_json(each) for each in found],
+        first_rejections=parts,
+    )
+    console.print(f"[dim]results in {folder}[/dim]")
+
+
+def _measure(pair: Pair, recordings: Recordings, steps: int, tell: Tell) -> list[Result]:
+    own = any(each.messages for each in recordings.outputs) and pair.bridge.draft.has_chat_template
+    pair.engine.start()
+    try:
+        return asyncio.run(measure(pair, recordings, variants(own), steps, tell))
+    finally:
+        pair.engine.stop()
+
+
+def _as_json(each: Result) -> dict[str, Any]:
+    return {
+        "proposes": each.variant.mode.value,
+        "reads": each.variant.reads,
+        "rounds": len(each.rounds),
+        "mean_acceptance_length": each.al,
+        "acceptance_by_position": each.by_position,
+    }
+
+
+if __name__ == "__main__":
+    main()
