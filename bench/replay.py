@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from common.types import BridgeMode, FinishReason, ModelInfo, OpenSession, Proposal, Verdict
@@ -101,14 +101,14 @@ async def replay(
     rounds: list[Round] = []
     sessions: list[SpeculativeSession] = []
     stand_in = cast(VerifierClient, ReplayVerifier(recordings, rounds))
-    replaying = Pair(pair.bridge, pair.engine, stand_in, pair.info, pair.chooser)
+    replaying = replace(pair, verifier=stand_in)
     gate = asyncio.Semaphore(concurrency)
 
     async def run(recording: Recording) -> None:
         async with gate:
             spec = OpenSession(recording.prompt, len(recording.output), pair.info.tokenizer_sha256)
-            context = make_context(recording)
-            session = SpeculativeSession(replaying, spec, context, draft_steps, mode)
+            contexts = dict.fromkeys(BridgeMode, make_context(recording))
+            session = SpeculativeSession(replaying, spec, contexts, draft_steps, mode)
             sessions.append(session)
             async for _ in speculate(session):
                 pass

@@ -32,10 +32,14 @@ class DrafterConfig:
     max_draft_steps: int = setting(
         16, "Draft steps that a request may ask for.", minimum=0, maximum=1024
     )
-    context: Literal["canonical", "token"] = setting(
-        "canonical",
+    context: Literal["auto", "canonical", "token"] = setting(
+        "auto",
         "How committed text is encoded for the draft model: canonical as it would encode the whole "
-        "text itself, token by token as the target's tokens split it.",
+        "text itself, token by token as the target's tokens split it, auto as each bridge mode "
+        "does best.",
+    )
+    lookup: bool = setting(
+        True, "Also propose what followed the last time the same tokens stood in the text."
     )
     chat_template: Literal["own", "target"] = setting(
         "own",

@@ -10,10 +10,11 @@ splits anyway are frozen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from common.tokenizer import Role
+from common.types import BridgeMode
 from drafter.bridge import Bridge, unfinished
 
 LIVE_LIMIT = 128  # bytes that may stay live before some are frozen
@@ -174,3 +175,23 @@ def _stable(live: bytes, lengths: Sequence[int]) -> tuple[int, int]:
                 forced = (count, at)
         at += length
     return forced if best == (0, 0) and len(live) > LIVE_FORCED else best
+
+
+def contexts_by_mode(
+    bridge: Bridge,
+    prompt: Sequence[int],
+    encoding: Encoding | Literal["auto"],
+    own_prompt: Sequence[int] | None,
+) -> Mapping[BridgeMode, DraftContext]:
+    """What each bridge mode reads. auto: text reads canonical text, intersection token by token,
+
+    since it must also draft in the target's own tokens (docs/decisions.md has the measurement).
+    """
+    if encoding != "auto" or bridge.identity:
+        fixed: Encoding = "token" if encoding == "token" else "canonical"
+        one = DraftContext(bridge, prompt, fixed, own_prompt)
+        return {BridgeMode.TEXT: one, BridgeMode.INTERSECTION: one}
+    return {
+        BridgeMode.TEXT: DraftContext(bridge, prompt, "canonical", own_prompt),
+        BridgeMode.INTERSECTION: DraftContext(bridge, prompt, "token", own_prompt),
+    }

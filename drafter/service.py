@@ -23,7 +23,7 @@ from common.types import BridgeMode, OpenSession
 from common.version import VERSION
 from common.wire import check_ids, refuse_unknown_fields
 from drafter.config import DrafterConfig
-from drafter.context import DraftContext
+from drafter.context import contexts_by_mode
 from drafter.detokenize import StreamingText
 from drafter.session import CommittedRun, Pair, SpeculativeSession
 from drafter.speculation import speculate
@@ -108,8 +108,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             stop_ids=frozenset(request.stop_token_ids),
             ignore_eos=request.ignore_eos,
         )
-        draft_context = DraftContext(self._pair.bridge, prompt, config.context, own_prompt)
-        return SpeculativeSession(self._pair, spec, draft_context, steps, mode)
+        contexts = contexts_by_mode(self._pair.bridge, prompt, config.context, own_prompt)
+        return SpeculativeSession(self._pair, spec, contexts, steps, mode)
 
     def _prompt(self, request: pb.GenerateRequest) -> tuple[list[int], list[int] | None]:
         """Target ids, and the draft model's own rendering of a conversation, if it reads that."""

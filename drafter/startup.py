@@ -46,7 +46,8 @@ async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
         bridge.shared_count,
         bridge.sha256[:16],
     )
-    return Pair(bridge, engine, verifier, info, AutoChooser(STEP_COST, ROW_COST))
+    chooser = AutoChooser(STEP_COST, ROW_COST)
+    return Pair(bridge, engine, verifier, info, chooser, config.lookup)
 
 
 def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:

@@ -1,0 +1,161 @@
+"""How one session's proposals are made: context, draft model, bridge, lookup.
+
+Knows: which context each bridge mode reads, what to ask of the draft engine, and when there is
+nothing to say (k = 0). Refuses to know rounds, the verifier and messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.types import BridgeMode
+from drafter.bridge import Bridge
+from drafter.context import DraftContext
+from drafter.engine import Draft, DraftEngine, DraftFailed
+from drafter.lookup import PromptLookup
+from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
+from drafter.statistics import StreamStatistics
+
+TAIL = 24  # committed target tokens whose text goes before drafted text when it is split
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A proposal's tokens in target ids, and what they came from."""
+
+    token_ids: list[int]
+    mode: BridgeMode | None  # None: nothing was drafted
+    steps: int  # draft steps taken
+
+
+NOTHING = Drafted([], None, 0)
+
+
+class Drafting:
+    """One session's end of the draft engine."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        engine: DraftEngine,
+        chooser: AutoChooser,
+        contexts: Mapping[BridgeMode, DraftContext],  # for TEXT and INTERSECTION; may be one object
+        mode: BridgeMode,
+        lookup: PromptLookup | None,
+        statistics: StreamStatistics,
+    ) -> None:
+        self._bridge = bridge
+        self._engine = engine
+        self._chooser = chooser
+        self._contexts = contexts
+        self._mode = BridgeMode.INTERSECTION if bridge.identity else mode
+        self._lookup = lookup
+        self._statistics = statistics
+        self._mode_stats = SessionStats()
+        self._session = engine.open()
+        self._reading: asyncio.Task[Draft] | None = None
+        self.failed = False
+
+    def read_ahead(self) -> None:
+        """Begin to read the prompt, while the verifier reads it too."""
+        mode = BridgeMode.TEXT if self._mode is BridgeMode.AUTO else self._mode
+        ids = self._contexts[mode].ids()
+        if ids and len(ids) <= self._engine.max_context_length:
+            self._reading = asyncio.create_task(self._engine.draft(self._session, ids, 0))
+
+    async def draft(self, steps: int) -> Drafted:
+        """At most `steps` draft steps, and what the text itself repeats."""
+        began, models = time.monotonic(), self._model_seconds()
+        drafted = NOTHING
+        if not self.failed:
+            mode = self._mode
+            if mode is BridgeMode.AUTO:
+                mode = self._chooser.choose(self._mode_stats)
+            by = self._by_text if mode is BridgeMode.TEXT else self._by_intersection
+            drafted = await by(steps)
+        if self._lookup is not None:
+            improved = self._lookup.improve(drafted.token_ids)
+            drafted = Drafted(improved, drafted.mode, drafted.steps)
+        outside = time.monotonic() - began - (self._model_seconds() - models)
+        self._statistics.room_s["bridge"] += outside
+        return drafted
+
+    def committed(self, token_ids: Sequence[int], drafted: Drafted, rows: int) -> None:
+        """A verdict on what `draft` gave (NOTHING for the prefill), of which `rows` were proposed."""
+        began = time.monotonic()
+        for context in {id(each): each for each in self._contexts.values()}.values():
+            context.extend(token_ids)
+        if self._lookup is not None:
+            self._lookup.extend(token_ids)
+        if drafted.mode is not None:
+            self._statistics.rounds_by_mode[drafted.mode] += 1
+            self._chooser.record(
+                drafted.mode, len(token_ids), drafted.steps, rows, self._mode_stats
+            )
+        self._statistics.room_s["bridge"] += time.monotonic() - began
+
+    def close(self) -> None:
+        """Free what the draft engine holds for the session."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._engine.close(self._session)
+
+    async def _by_text(self, steps: int) -> Drafted:
+        context, bridge = self._contexts[BridgeMode.TEXT], self._bridge
+        healed = context.healed()
+        if healed is None:
+            return NOTHING
+        ids, held = healed
+        first = bridge.draft_spaced if held else None
+        draft = await self._ask(ids, steps, None, first, heal=not held)
+        if draft is None:
+            return NOTHING
+        if draft.replaced:
+            held = bridge.draft.token_bytes(ids[-1])
+        tokens = by_text(bridge, context.tail_ids(TAIL), draft.ids, held)
+        return Drafted(tokens, BridgeMode.TEXT, len(draft.ids))
+
+    async def _by_intersection(self, steps: int) -> Drafted:
+        bridge = self._bridge
+        ids = self._contexts[BridgeMode.INTERSECTION].ids()
+        if ids is None:
+            return NOTHING
+        draft = await self._ask(ids, steps, None if bridge.identity else bridge.shared)
+        if draft is None:
+            return NOTHING
+        tokens = by_intersection(bridge, draft.ids)
+        return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids))
+
+    async def _ask(
+        self,
+        ids: list[int],
+        steps: int,
+        allowed: Tensor | None = None,
+        first: Tensor | None = None,
+        heal: bool = False,
+    ) -> Draft | None:
+        if not ids or len(ids) + steps > self._engine.max_context_length:
+            return None
+        try:
+            if self._reading is not None:
+                reading, self._reading = self._reading, None
+                self._count(await reading)
+            draft = await self._engine.draft(self._session, ids, steps, allowed, first, heal)
+        except DraftFailed:
+            self.failed = True
+            return None
+        self._count(draft)
+        return draft
+
+    def _count(self, draft: Draft) -> None:
+        self._statistics.room_s["draft_model"] += draft.forward_s
+        self._statistics.room_s["draft_queue"] += draft.queue_s
+
+    def _model_seconds(self) -> float:
+        rooms = self._statistics.room_s
+        return rooms["draft_model"] + rooms["draft_queue"]
