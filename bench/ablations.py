@@ -8,6 +8,7 @@ are made.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,10 +25,16 @@ from common.types import BridgeMode
 
 if TYPE_CHECKING:
     from bench.recording import Recordings
-    from bench.replay import MakeContext, Round
+    from bench.replay import MakeContexts, Round
     from drafter.session import Pair
 
-Encoding = Literal["canonical", "token"]
+TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
+Encoding = Literal["auto", "canonical", "token"]
+READS = {
+    "auto": "each mode its own encoding",
+    "canonical": "canonical",
+    "token": "token by token",
+}
 
 
 @dataclass(frozen=True)
@@ -37,16 +44,20 @@ class Variant:
     mode: BridgeMode
     encoding: Encoding | None
     own: bool
+    lookup: bool = False
 
     @property
     def reads(self) -> str:
         if self.encoding is None:
             return "ids mapped, UNK for the rest"
-        template = "own template" if self.own else "target's text"
-        return f"{template}, {'canonical' if self.encoding == 'canonical' else 'token by token'}"
+        return f"{'own template' if self.own else 'target text'}, {READS[self.encoding]}"
+
+    @property
+    def proposes(self) -> str:
+        return f"{self.mode.value}{' and lookup' if self.lookup else ''}"
 
 
-UNK = Variant(BridgeMode.INTERSECTION, None, False)
+UNK = Variant(INTERSECTION, None, False)
 
 
 @dataclass(frozen=True)
@@ -61,29 +72,37 @@ class Result:
 
 
 def variants(has_own_template: bool) -> list[Variant]:
-    """The defaults first; without an own rendering of the prompts there is one template only."""
-    modes = (BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO)
+    """What the drafter does by default, with lookup and without; then one thing changed at a time.
+
+    The text mode reads canonical text by default, intersection token by token. Without an own
+    rendering of the prompts there is one template only.
+    """
+    own = has_own_template
+    defaults = (Variant(TEXT, "canonical", own), Variant(INTERSECTION, "token", own))
+    found = [*defaults, Variant(AUTO, "auto", own)]
+    found += [replace(each, lookup=True) for each in found]
     encodings: tuple[Encoding, ...] = ("canonical", "token")
-    templates = (True, False) if has_own_template else (False,)
-    grid = [Variant(m, encoding, own) for own in templates for encoding in encodings for m in modes]
-    return [*grid, UNK]
+    templates = (True, False) if own else (False,)
+    modes = (TEXT, INTERSECTION, AUTO)
+    found += [Variant(m, encoding, t) for t in templates for encoding in encodings for m in modes]
+    return [*dict.fromkeys(found), UNK]
 
 
-def context_maker(pair: Pair, variant: Variant) -> MakeContext:
+def context_maker(pair: Pair, variant: Variant) -> MakeContexts:
     """What the draft model reads under this variant."""
     from bench.replay import Recording
     from bench.unk_context import UnkContext
-    from drafter.context import DraftContext
+    from drafter.context import DraftContext, contexts_by_mode
 
     bridge = pair.bridge
 
-    def make(recording: Recording) -> DraftContext:
+    def make(recording: Recording) -> Mapping[BridgeMode, DraftContext]:
         if variant.encoding is None:
-            return UnkContext(bridge, recording.prompt)
+            return {INTERSECTION: UnkContext(bridge, recording.prompt)}
         own = None
         if variant.own and recording.messages:
             own = bridge.draft.render_chat(recording.messages)
-        return DraftContext(bridge, recording.prompt, variant.encoding, own)
+        return contexts_by_mode(bridge, recording.prompt, variant.encoding, own)
 
     return make
 
@@ -97,6 +116,7 @@ def load_pair(recordings: Recordings, target: Path, draft: Path) -> Pair:
     from drafter.bridge import Bridge
     from drafter.engine import DraftEngine
     from drafter.proposer import AutoChooser
+    from drafter.session import Pair
     from drafter.startup import ROW_COST, STEP_COST
 
     model = PagedModel.load(draft, "fp16")
@@ -107,7 +127,7 @@ def load_pair(recordings: Recordings, target: Path, draft: Path) -> Pair:
     pool = make_pool(model, 16, 1024, 16, 1024)
     engine = DraftEngine(model, pool, bridge, 256, 1024)
     info = info_for_replay(files.sha256, recordings.vocab_size, recordings.eos_ids)
-    return Pair(bridge, engine, no_verifier(), info, AutoChooser(STEP_COST, ROW_COST))
+    return Pair(bridge, engine, no_verifier(), info, AutoChooser(STEP_COST, ROW_COST), lookup=False)
 
 
 async def measure(
@@ -120,8 +140,9 @@ async def measure(
 
     found = []
     for done, variant in enumerate(planned):
-        tell(f"{variant.mode.value}: {variant.reads}", done, len(planned))
-        fresh = replace(pair, chooser=AutoChooser(STEP_COST, ROW_COST))
+        tell(f"{variant.proposes}: {variant.reads}", done, len(planned))
+        chooser = AutoChooser(STEP_COST, ROW_COST)
+        fresh = replace(pair, chooser=chooser, lookup=variant.lookup)
         make = context_maker(pair, variant)
         rounds, _ = await replay(fresh, recordings.outputs, make, steps, variant.mode)
         by_position = acceptance(rounds)
@@ -136,7 +157,7 @@ def shown(found: list[Result], title: str, caption: str) -> Table:
     for each in found:
         made.add_row(
             each.variant.reads,
-            each.variant.mode.value,
+            each.variant.proposes,
             str(len(each.rounds)),
             f"{each.al:.3f}",
             f"{each.first:.3f}",
@@ -146,7 +167,7 @@ def shown(found: list[Result], title: str, caption: str) -> Table:
 
 
 def rejections_shown(found: list[Result], pair: Pair) -> tuple[Table, dict[str, Any]]:
-    """The default's text and intersection runs, rejection by rejection."""
+    """The default text and intersection runs, without lookup, rejection by rejection."""
     from bench.rejections import Cause, causes, examples
 
     chosen = [each for each in found[:2] if each.variant.encoding]
@@ -217,7 +238,7 @@ def _measure(pair: Pair, recordings: Recordings, steps: int, tell: Tell) -> list
 
 def _as_json(each: Result) -> dict[str, Any]:
     return {
-        "proposes": each.variant.mode.value,
+        "proposes": each.variant.proposes,
         "reads": each.variant.reads,
         "rounds": len(each.rounds),
         "mean_acceptance_length": each.al,

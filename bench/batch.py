@@ -68,7 +68,7 @@ async def crowd(
             times[stream].append(time.monotonic())
 
         request = question.request(max_new_tokens, steps, mode, ignore_eos=True)
-        return await services.client.generate(request, piece)
+        return await services.clients[0].generate(request, piece)
 
     outputs = await asyncio.gather(*(one(i, question) for i, question in enumerate(asked)))
     runs = tuple(

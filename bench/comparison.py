@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.measures import Divergence, Run, divergences, ratio, summarise, tokens_per_s
 from bench.progress import Tell
 from bench.questions import Question, questions
-from bench.schedule import ALONE, ASSISTED, PLAIN, Cell, cells, estimate_s, order
+from bench.schedule import ALONE, ASSISTED, NO_LOOKUP, PLAIN, Cell, cells, estimate_s, order
 from bench.services import Services
 from bench.transformers_baseline import TransformersBaseline
 
@@ -72,7 +72,9 @@ async def compare(plan: Plan, logs: Path, console: Console, tell: Tell) -> Measu
     """Run the plan."""
     measured = Measured()
     async with AsyncExitStack() as stack:
-        services = await stack.enter_async_context(Services(plan.target, plan.draft, logs, console))
+        services = await stack.enter_async_context(
+            Services(plan.target, plan.draft, logs, console, without_lookup=True)
+        )
         measured.pair = {
             **vars(services.pair),
             "target_row_invariant": services.row_invariant,
@@ -125,7 +127,7 @@ async def _run(
 ) -> Run:
     if cell.mode is not None:
         return await services.run(
-            cell.system, question, plan.max_new_tokens, cell.draft_steps, cell.mode
+            cell.system, question, plan.max_new_tokens, cell.draft_steps, cell.mode, cell.lookup
         )
     assert baseline is not None
     kind = "assisted" if cell.system == ASSISTED else "plain"
@@ -139,6 +141,7 @@ async def _warm_up(
     """The first request pays for what is made only once. Returns tokens/s of the target alone."""
     for mode in services.modes:
         await services.run("warm-up", question, WARM_UP_TOKENS, 3, mode)
+    await services.run("warm-up", question, WARM_UP_TOKENS, 3, services.modes[0], lookup=False)
     alone = await services.run("warm-up", question, WARM_UP_TOKENS, 0, services.modes[0])
     if baseline is not None:
         await baseline.run("assisted", question, 2)
@@ -168,9 +171,9 @@ async def _compare_ids(
 _PLACES = (ALONE, "text", "intersection", "auto", ASSISTED, PLAIN)
 
 
-def _place(group: tuple[tuple[str, int], list[Run]]) -> tuple[int, int]:
+def _place(group: tuple[tuple[str, int], list[Run]]) -> tuple[int, bool, int]:
     (system, steps), _ = group
-    return _PLACES.index(system), steps
+    return _PLACES.index(system.removesuffix(NO_LOOKUP)), system not in _PLACES, steps
 
 
 def curves(measured: Measured) -> tuple[dict[str, list[tuple[float, float]]], dict[str, float]]:
@@ -185,6 +188,6 @@ def curves(measured: Measured) -> tuple[dict[str, list[tuple[float, float]]], di
         speed = tokens_per_s([run for run in runs if run.prompt in shared])
         if system in (ALONE, ASSISTED, PLAIN):
             levels[f"{system}, k = {steps}" if steps else system] = speed
-        else:
+        elif not system.endswith(NO_LOOKUP):
             lines[system].append((steps, speed))
     return dict(lines), levels

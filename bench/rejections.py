@@ -46,10 +46,10 @@ def classify(each: Round, bridge: Bridge, mode: BridgeMode) -> Cause | None:
     """
     if each.accepted:
         return None
-    if not each.proposed:
-        return Cause.NOTHING
-    target = bridge.target
     written = each.recording.output[each.base :]
+    if not each.proposed:
+        return Cause.NOTHING if len(written) > 1 else None  # one token left: no room for a draft
+    target = bridge.target
     if target.is_special(written[0]):
         return Cause.MARKUP
     outside = bridge.to_draft(written[0]) is None

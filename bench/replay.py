@@ -8,7 +8,7 @@ the verifier's end of the seam is replaced. Ablations cost draft steps this way 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -86,13 +86,14 @@ class ReplayVerifier:
         return ReplaySession(self._by_prompt[spec.prompt], self._rounds)
 
 
-MakeContext = Callable[[Recording], DraftContext]
+# What the draft model reads in the modes TEXT and INTERSECTION; may be one object.
+MakeContexts = Callable[[Recording], Mapping[BridgeMode, DraftContext]]
 
 
 async def replay(
     pair: Pair,
     recordings: Sequence[Recording],
-    make_context: MakeContext,
+    make_contexts: MakeContexts,
     draft_steps: int,
     mode: BridgeMode,
     concurrency: int = 8,
@@ -107,7 +108,7 @@ async def replay(
     async def run(recording: Recording) -> None:
         async with gate:
             spec = OpenSession(recording.prompt, len(recording.output), pair.info.tokenizer_sha256)
-            contexts = dict.fromkeys(BridgeMode, make_context(recording))
+            contexts = make_contexts(recording)
             session = SpeculativeSession(replaying, spec, contexts, draft_steps, mode)
             sessions.append(session)
             async for _ in speculate(session):

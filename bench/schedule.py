@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from common.types import BridgeMode
 
 ALONE, ASSISTED, PLAIN = "target alone", "transformers assisted", "transformers plain"
+NO_LOOKUP = ", no lookup"  # after the name of a mode
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Cell:
     draft_steps: int
     mode: BridgeMode | None
     prompts: int
+    lookup: bool = True
 
 
 def cells(
@@ -33,9 +35,13 @@ def cells(
     plain_prompts: int,
     baseline: bool = True,
 ) -> list[Cell]:
-    """The target alone, each mode at `main_steps`, and transformers assisted answer everything."""
+    """The target alone, each mode at `main_steps`, and transformers assisted answer everything.
+
+    So does the first mode without prompt lookup: only the bridge is then compared.
+    """
     found = [Cell(ALONE, 0, modes[0], prompts)]
     found += [Cell(mode.value, main_steps, mode, prompts) for mode in modes]
+    found.append(Cell(modes[0].value + NO_LOOKUP, main_steps, modes[0], prompts, lookup=False))
     if baseline:
         found.append(Cell(ASSISTED, main_steps, None, prompts))
         found.append(Cell(PLAIN, 0, None, min(prompts, plain_prompts)))

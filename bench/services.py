@@ -1,6 +1,8 @@
-"""Our two services as child processes, asked one question at a time or many at once.
+"""Our services as child processes, asked one question at a time or many at once.
 
-Knows: how to start them and what they say of themselves. Refuses to know: what is compared.
+A second drafter, without prompt lookup, shares the verifier: what a draft model brings by itself is
+told apart that way, in the same run. Knows: how to start them and what they say of themselves.
+Refuses to know: what is compared.
 """
 
 from __future__ import annotations
@@ -28,28 +30,32 @@ KV_MEMORY_MIB = 1024  # each: a fixed sum, since other systems' weights come int
 
 
 class Services:
-    """A verifier and a drafter on loopback; an async context manager."""
+    """A verifier and its drafters on loopback; an async context manager."""
 
     def __init__(
-        self, target: str, draft: str, logs: Path, console: Console, target_linear: str = "exact"
+        self, target: str, draft: str, logs: Path, console: Console, without_lookup: bool = False
     ) -> None:
-        verifier_address, drafter_address = free_addresses(2)
+        """without_lookup: whether the second drafter is there."""
+        verifier_address, *addresses = free_addresses(3)
         verifier = ["verifier", "--model", target, "--max-draft-tokens", str(MAX_STEPS)]
-        verifier += ["--max-context-length", "2048", "--linear", target_linear]
+        verifier += ["--max-context-length", "2048"]
         drafter = ["drafter", "--model", draft, "--verifier", verifier_address]
         drafter += ["--verifier-timeout-s", str(START_S), "--max-draft-steps", str(MAX_STEPS)]
         memory = ["--kv-memory-mib", str(KV_MEMORY_MIB)]
         self._children = [
             Child(verifier + memory, verifier_address, logs / "verifier.log"),
-            Child(drafter + memory, drafter_address, logs / "drafter.log"),
+            Child(drafter + memory, addresses[0], logs / "drafter.log"),
         ]
+        if without_lookup:
+            drafter += ["--no-lookup", *memory]
+            self._children.append(Child(drafter, addresses[1], logs / "drafter-no-lookup.log"))
         self._console = console
         self._stack = AsyncExitStack()
         self.pair: Pair
         self.eos_ids: frozenset[int]
         self.row_invariant: bool
         self.files: TokenizerFiles  # the target's
-        self._client: Client
+        self.clients: list[Client]  # of the drafter, and of the one without lookup
 
     async def __aenter__(self) -> Services:
         try:
@@ -62,8 +68,11 @@ class Services:
                         shown.update(f"the {name} loads its model: {s:.0f} s")
 
                     await child.wait_serving(START_S, waiting)
-            self._client = await self._stack.enter_async_context(Client(self._children[1].address))
-            self.pair = await self._client.pair()
+            self.clients = [
+                await self._stack.enter_async_context(Client(child.address))
+                for child in self._children[1:]
+            ]
+            self.pair = await self.clients[0].pair()
             async with open_channel(self._children[0].address, MAX_MESSAGE_BYTES) as channel:
                 info, self.files = await VerifierClient(channel, START_S).describe()
             self.eos_ids, self.row_invariant = info.eos_ids, info.row_invariant
@@ -87,15 +96,18 @@ class Services:
             return (BridgeMode.AUTO,)
         return (BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO)
 
-    @property
-    def client(self) -> Client:
-        return self._client
-
     async def run(
-        self, system: str, question: Question, max_new_tokens: int, steps: int, mode: BridgeMode
+        self,
+        system: str,
+        question: Question,
+        max_new_tokens: int,
+        steps: int,
+        mode: BridgeMode,
+        lookup: bool = True,
     ) -> Run:
         """One question, alone; `steps` 0 is the target alone."""
-        output = await self._client.generate(question.request(max_new_tokens, steps, mode))
+        client = self.clients[0 if lookup else 1]
+        output = await client.generate(question.request(max_new_tokens, steps, mode))
         if output.statistics.prompt_tokens != len(question.ids):
             raise RuntimeError(
                 f"{question.name}: the drafter reads the prompt in other ids than us"
