@@ -18,7 +18,7 @@ test-fast: lint stubs
 	$(BIN)/pytest -q -m "not models"
 
 bench: $(STAMP)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

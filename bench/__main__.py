@@ -137,8 +137,8 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
     title = f"{plan.draft} → {plan.target}, at most {plan.max_new_tokens} greedy tokens"
     small = (
         f"{hardware.caption(machine)}. tokens/s: after the first token. ×: over the prompts that "
-        "both answered. same ids: outputs equal to the target alone. no lookup: the bridge alone, as "
-        "transformers has it."
+        "both answered. same ids: outputs equal to the target alone. no lookup: the bridge "
+        "alone, as transformers has it."
     )
     console.print(tables.systems_table(everything, title, small))
     if len(everything) < len(rows):
