@@ -192,6 +192,7 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
     if request.prompt is not None:
         message.prompt = request.prompt
     elif request.messages is not None:
+        message.chat.SetInParent()
         for role, content in request.messages:
             message.chat.messages.add(role=role, content=content)
     elif request.prompt_ids is not None:

@@ -59,7 +59,7 @@ class Drafting:
         self._mode_stats = SessionStats()
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
-        self.failed = False
+        self.failed = False  # the draft model raised, or the text is over its context
 
     def read_ahead(self) -> None:
         """Begin to read the prompt, while the verifier reads it too."""
@@ -67,6 +67,8 @@ class Drafting:
         ids = self._contexts[mode].ids()
         if ids and len(ids) <= self._engine.max_context_length:
             self._reading = asyncio.create_task(self._engine.draft(self._session, ids, 0))
+            # Whoever drafts first awaits it. If nobody does, its failure is of no interest.
+            self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def draft(self, steps: int) -> Drafted:
         """At most `steps` draft steps, and what the text itself repeats."""
@@ -139,13 +141,21 @@ class Drafting:
         first: Tensor | None = None,
         heal: bool = False,
     ) -> Draft | None:
-        if not ids or len(ids) + steps > self._engine.max_context_length:
+        room = self._engine.max_context_length - len(ids)
+        if not ids:
+            return None
+        if room < 1:  # committed text only grows
+            self.failed = True
             return None
         try:
             if self._reading is not None:
+                began = time.monotonic()
                 reading, self._reading = self._reading, None
-                self._count(await reading)
-            draft = await self._engine.draft(self._session, ids, steps, allowed, first, heal)
+                await reading
+                self._statistics.room_s["draft_queue"] += time.monotonic() - began
+            draft = await self._engine.draft(
+                self._session, ids, min(steps, room), allowed, first, heal
+            )
         except DraftFailed:
             self.failed = True
             return None

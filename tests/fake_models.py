@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from common.tokenizer import Vocabulary
 from tests.fake_tokenizers import LINES
 
 WINDOW = 5  # of sliding attention, smaller than the texts
+WIDTH = 192  # of models that know text: enough to tell some hundred tokens apart
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -66,20 +68,33 @@ def knowing_model(vocabulary: Vocabulary, seed: int = 0, **changes: Any) -> PreT
     Two of them over different tokenizers agree often enough for drafts to be accepted.
     """
     model: PreTrainedModel = random_model(
-        "llama", vocabulary.width, seed, initializer_range=0.02, **changes
+        "llama",
+        vocabulary.width,
+        seed,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        initializer_range=0.02,
+        **changes,
     )
     with torch.no_grad():
         torch.manual_seed(1)
-        embedding = torch.nn.functional.normalize(torch.randn(vocabulary.width, 64), dim=-1)
+        embedding = torch.nn.functional.normalize(torch.randn(vocabulary.width, WIDTH), dim=-1)
         head = torch.zeros_like(embedding)
-        for line in LINES[: len(LINES) // 3]:
-            ids = vocabulary.encode_bytes(line.encode()) or []
-            for token, following in zip(ids, [*ids[1:], ids[0]], strict=True):
-                head[following] += embedding[token]
+        for token, following in _pairs(vocabulary):
+            head[following] += embedding[token]
         noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(seed + 2))
         _set(model.get_input_embeddings(), embedding)
-        _set(model.get_output_embeddings(), head + 0.01 * noise)
+        _set(model.get_output_embeddings(), head + 0.005 * noise)
     return model
+
+
+def _pairs(vocabulary: Vocabulary) -> set[tuple[int, int]]:
+    """Tokens that follow each other in LINES, over and over."""
+    found: set[tuple[int, int]] = set()
+    for line in LINES:
+        ids = vocabulary.encode_bytes((line * 2).encode()) or []
+        found |= set(pairwise(ids))
+    return found
 
 
 def _set(module: torch.nn.Module | None, weight: torch.Tensor) -> None:

@@ -34,6 +34,7 @@ from verifier.service import VerifierService
 
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
+THREADS = 1  # of each engine: waking a second one costs more than a tiny model
 
 
 def count_preemptions(monkeypatch: pytest.MonkeyPatch) -> list[Sequence]:
@@ -170,6 +171,7 @@ def make_verifier(
         limits,
         vocabulary.eos_ids,
         torch.from_numpy(vocabulary.real),
+        THREADS,
     )
     info = ModelInfo(
         model="tiny target",
@@ -247,9 +249,10 @@ async def serving_drafter(
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
         pool = PagePool(pages, PAGE_SIZE)
-        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context)
-        pair = Pair(bridge, engine, client, info, AutoChooser(0.1, 0.03))
-        service = DrafterService(pair, DrafterConfig(model="tiny draft", **settings))
+        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, THREADS)
+        config = DrafterConfig(model="tiny draft", **settings)
+        pair = Pair(bridge, engine, client, info, AutoChooser(0.1, 0.03), config.lookup)
+        service = DrafterService(pair, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
         with running(engine):
             async with serving("crossdraft.v1.DrafterService", register, service) as (server, port):

@@ -72,7 +72,7 @@ def byte_level_tokenizer(full: bool = True, size: int = 400) -> Tokenizer:
     return tokenizer
 
 
-def sentencepiece_tokenizer() -> Tokenizer:
+def sentencepiece_tokenizer(size: int = 600) -> Tokenizer:
     """As Gemma's: ▁ for spaces, <0xNN> for what has no piece, <bos> before prompts."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
@@ -81,7 +81,7 @@ def sentencepiece_tokenizer() -> Tokenizer:
     )
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
     trainer = trainers.BpeTrainer(
-        vocab_size=600,
+        vocab_size=size,
         special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)],
         show_progress=False,
     )
