@@ -160,6 +160,7 @@ def make_verifier(
     max_sessions: int = 16,
     max_draft_tokens: int = 8,
     max_batch_tokens: int = 32,
+    threads: int = THREADS,
 ) -> tuple[VerifierEngine, ModelInfo]:
     """Its own share of what verifier/service.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
@@ -171,7 +172,7 @@ def make_verifier(
         limits,
         vocabulary.eos_ids,
         torch.from_numpy(vocabulary.real),
-        THREADS,
+        threads,
     )
     info = ModelInfo(
         model="tiny target",
@@ -238,6 +239,7 @@ async def serving_drafter(
     context: int = 240,
     max_batch_tokens: int = 32,
     patience_s: float = 20.0,
+    threads: int = THREADS,
     **settings: Any,
 ) -> AsyncIterator[RunningDrafter]:
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
@@ -249,7 +251,7 @@ async def serving_drafter(
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
         pool = PagePool(pages, PAGE_SIZE)
-        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, THREADS)
+        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads)
         config = DrafterConfig(model="tiny draft", **settings)
         pair = Pair(bridge, engine, client, info, AutoChooser(0.1, 0.03), config.lookup)
         service = DrafterService(pair, config)
