@@ -15,20 +15,12 @@ from bench.comparison import Measured, curves
 from bench.measures import Run, divergences, ratio, summarise
 from bench.picture import write
 from bench.prompts import PROMPTS
-from bench.rejections import Cause, causes, classify, examples
-from bench.replay import Recording, Round, acceptance, mean_acceptance_length, replay
 from bench.results import write as write_results
 from bench.rows import medians
 from bench.schedule import ALONE, ASSISTED, NO_LOOKUP, PLAIN, cells, estimate_s, order
 from bench.tables import divergence_table, rooms_table, systems_table
 from bench.transformers_baseline import run_of
-from bench.unk_context import UnkContext, unknown_id
-from common.types import BridgeMode, Origin
-from drafter.bridge import Bridge
-from drafter.context import contexts_by_mode
-from tests.fake_pairs import PROMPTS as TINY_PROMPTS
-from tests.fake_pairs import serving_pair
-from tests.fake_tokenizers import family
+from common.types import BridgeMode
 
 TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
 
@@ -172,105 +164,6 @@ def test_crowds_are_compared_with_one_stream_alone() -> None:
 def test_medians_of_row_counts() -> None:
     found = medians({1: [0.01, 0.5, 0.01], 9: [0.012, 0.012, 0.9]})
     assert list(found[9]) == pytest.approx([12, 1.2])
-
-
-# Why first tokens fell.
-
-
-@pytest.fixture(scope="module")
-def bridge() -> Bridge:
-    return Bridge(family("sentencepiece"), family("byte-level"))
-
-
-def ids_of(bridge: Bridge, *pieces: str) -> tuple[int, ...]:
-    found = [bridge.target.id_of(piece.encode()) for piece in pieces]
-    assert None not in found
-    return tuple(id_ for id_ in found if id_ is not None)
-
-
-def outcome(bridge: Bridge, written: tuple[int, ...], proposed: tuple[int, ...]) -> Round:
-    recording = Recording("a", (1,), written)
-    accepted = 0
-    while accepted < len(proposed) and proposed[accepted] == written[accepted]:
-        accepted += 1
-    return Round(recording, 0, proposed, accepted)
-
-
-def test_every_cause(bridge: Bridge) -> None:
-    end = bridge.target.special_ids & bridge.target.eos_ids
-    one, two, other, both = (ids_of(bridge, piece)[0] for piece in ("e", "f", "d", "ef"))
-    lone = next(
-        id_
-        for id_ in range(bridge.target.width)
-        if bridge.to_draft(id_) is None and not bridge.target.is_special(id_)
-    )
-    cases = [
-        ((both, other), (two, other), TEXT, Cause.DISAGREES),
-        ((both, other), (one, two), TEXT, Cause.SPLIT),  # the target wrote all of it, in one token
-        (
-            (one, two, other),
-            (both, one),
-            TEXT,
-            Cause.SPLIT,
-        ),  # the proposal starts with the target's token
-        ((lone, two), (two,), INTERSECTION, Cause.OUTSIDE),
-        ((lone, two), (two,), TEXT, Cause.OUTSIDE),
-        ((min(end),), (two,), TEXT, Cause.MARKUP),
-        ((both, other), (), TEXT, Cause.NOTHING),
-        ((both,), (), TEXT, None),  # no room for a draft
-        ((both, other), (both, two), TEXT, None),  # the first token stood
-        ((one, two), (min(end), one), TEXT, Cause.DISAGREES),  # an end where text goes on
-    ]
-    for written, proposed, mode, cause in cases:
-        assert classify(outcome(bridge, written, proposed), bridge, mode) is cause
-    rounds = [outcome(bridge, written, proposed) for written, proposed, *_ in cases]
-    counts = causes(rounds, bridge, TEXT)
-    assert counts[Cause.SPLIT] == 2
-    (first, _) = examples(rounds, bridge, TEXT)[Cause.SPLIT]
-    assert (first.proposed, first.written) == (("e", "f"), ("ef", "d"))
-
-
-# The ablation.
-
-
-def test_unk_stands_for_what_has_no_twin(bridge: Bridge) -> None:
-    target, unknown = bridge.target, unknown_id(bridge.draft)
-    assert bridge.draft.is_special(unknown)  # end of text: this tokenizer has no unk
-    prompt = target.encode_prompt("def add 똻")
-    context = UnkContext(bridge, prompt)
-    context.extend(target.encode_bytes(b"\n") or [])
-    read = context.ids()
-    assert len(read) == len(prompt) + 1
-    assert read.count(unknown) == sum(bridge.to_draft(id_) is None for id_ in prompt)
-    assert unknown_id(family("sentencepiece")) == 3  # <unk>
-    assert unknown_id(family("unigram")) == 2
-
-
-# Replay.
-
-
-@pytest.mark.parametrize("mode", [TEXT, INTERSECTION])
-async def test_replayed_rounds_are_the_live_ones(mode: BridgeMode) -> None:
-    async with serving_pair(lookup=False) as running:
-        pair = running.drafter.pair
-        for prompt in TINY_PROMPTS[:3]:
-            live = await running.generate(prompt, bridge=mode, draft_steps=3)
-            ids = tuple(pair.bridge.target.encode_prompt(prompt))
-            recording = Recording(prompt, ids, live.token_ids)
-            rounds, _ = await replay(
-                pair,
-                [recording],
-                lambda each: contexts_by_mode(pair.bridge, each.prompt, "auto", None),
-                3,
-                mode,
-            )
-            statistics = live.statistics
-            assert len(rounds) == statistics.rounds
-            assert sum(each.accepted for each in rounds) == live.origins.count(Origin.DRAFT)
-            assert mean_acceptance_length(rounds) == pytest.approx(
-                statistics.mean_acceptance_length
-            )
-            assert acceptance(rounds) == pytest.approx(statistics.acceptance_by_position)
 
 
 # What is shown and written.
