@@ -14,12 +14,6 @@ from typing import Any
 import psutil
 
 
-def settle_openmp() -> None:
-    """Have OpenMP wait as it does in our services (cli/main.py); before torch is first imported."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
-
-
 def describe() -> dict[str, Any]:
     """For the head of every result."""
     memory = psutil.virtual_memory()

@@ -139,7 +139,7 @@ ENGLISH = (
     ),
     Prompt(
         "poem",
-        "Write a short poem about autumn leaves.",
+        "Write a short poem in English about autumn leaves.",
         "Autumn leaves are falling down,\n",
     ),
 )

@@ -17,6 +17,7 @@ import click
 
 from bench.measures import Run
 from bench.questions import Question
+from common import openmp
 
 LINE_LIMIT = 1 << 20
 
@@ -46,8 +47,7 @@ class TransformersBaseline:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._stderr = self._log.open("wb")
         # OpenMP as it comes: a user of transformers would set neither of these.
-        ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-        environment = {key: value for key, value in os.environ.items() if key not in ours}
+        environment = {k: v for k, v in os.environ.items() if k not in openmp.SETTINGS}
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,

@@ -7,7 +7,6 @@ torch before it runs, so that --help is quick.
 
 from __future__ import annotations
 
-import os
 from typing import IO, Any
 
 import click
@@ -18,6 +17,7 @@ from cli.generate import generate
 from cli.inspect_pair import inspect_pair
 from cli.models import models
 from cli.verifier import verifier
+from common import openmp
 from common.errors import ConfigError, CrossdraftError
 
 
@@ -67,10 +67,7 @@ def main() -> None:
     crossdraft drafter                   serve the small one, and
     crossdraft generate --chat "Hello"   ask it
     """
-    # Two processes with OpenMP on the same cores would take turns at spinning. Read once, when
-    # torch is loaded, which is after this.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    openmp.settle()  # torch is loaded later, by the commands that need it
 
 
 for command in (verifier, drafter, generate, models, inspect_pair, demo):

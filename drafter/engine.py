@@ -57,7 +57,6 @@ class DraftSession:
         self.asked_at = 0.0
         self.forward_s = 0.0
 
-
     def allowed_now(self, real: torch.Tensor) -> torch.Tensor:
         """bool [draft vocab]: what the next step may choose."""
         if not self.drafted and self.allowed_first is not None:
@@ -156,7 +155,10 @@ class DraftEngine:
             elapsed = time.monotonic() - session.asked_at
             session.mailbox.post(
                 Draft(
-                    session.drafted, session.replaced, session.forward_s, elapsed - session.forward_s
+                    session.drafted,
+                    session.replaced,
+                    session.forward_s,
+                    elapsed - session.forward_s,
                 )
             )
 
@@ -204,9 +206,7 @@ class DraftEngine:
         """Free the session's pages before the next step."""
         self._thread.call(lambda: self._end(session))
 
-    def _begin(
-        self, session: DraftSession, context: Seq[int], steps: int, wanted: int
-    ) -> None:
+    def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:
         session.sequence.rewrite(context, wanted)
         session.steps_left, session.drafted, session.replaced = steps, [], False
         session.asked_at, session.forward_s = time.monotonic(), 0.0
