@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,6 +20,7 @@ from bench.comparison import Measured, Plan, compare, curves
 from bench.measures import as_json
 from bench.progress import telling
 from bench.prompts import PROMPTS
+from bench.schedule import ASSISTED
 from cli.fetching import fetch
 
 
@@ -142,8 +145,9 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
     )
     console.print(tables.systems_table(everything, title, small))
     if len(everything) < len(rows):
-        swept = f"Sweep of k on {plan.sweep_prompts} prompts (k = {plan.main_steps}: on all)"
-        console.print(tables.systems_table(rows, swept, small))
+        swept = measured.shared().rows(plan.main_steps)
+        few = f"The sweep of k: only the {swept[0]['summary'].prompts} prompts that all answered"
+        console.print(tables.systems_table(swept, few, small))
     console.print(
         tables.rooms_table(
             [row["summary"] for row in everything],
@@ -154,19 +158,21 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
     different = tables.divergence_table(measured.divergences)
     if different is not None:
         console.print(different)
-    for run in measured.runs:
-        if any(steps > plan.main_steps for steps in run.steps_by_round[1:]):
-            console.print(f"[red]transformers drafted more than asked for {run.prompt}[/red]")
+    taken = Counter(
+        steps for run in measured.of(ASSISTED, plan.main_steps) for steps in run.steps_by_round
+    )
+    if taken:
+        console.print(f"Draft steps that transformers took, and in how many passes: {dict(taken)}")
 
 
 def _write(measured: Measured, plan: Plan, machine: dict[str, object], folder: Path) -> None:
-    rows = measured.rows(plan.main_steps)
     results.write(
         folder / "bench.json",
         machine,
         vars(plan),
         pair=measured.pair,
-        systems=[{**row, "summary": as_json(row["summary"])} for row in rows],
+        systems=_as_json(measured.rows(plan.main_steps)),
+        sweep=_as_json(measured.shared().rows(plan.main_steps)),
         divergences={
             system: [as_json(one) for one in found]
             for system, found in measured.divergences.items()
@@ -182,6 +188,10 @@ def _write(measured: Measured, plan: Plan, machine: dict[str, object], folder: P
         levels,
         hardware.caption(machine),
     )
+
+
+def _as_json(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "summary": as_json(row["summary"])} for row in rows]
 
 
 if __name__ == "__main__":

@@ -51,11 +51,22 @@ class Measured:
     def of(self, system: str, draft_steps: int) -> list[Run]:
         return [run for run in self.runs if (run.system, run.draft_steps) == (system, draft_steps)]
 
-    def rows(self, assisted_steps: int) -> list[dict[str, Any]]:
-        """For tables and JSON: one per system and k, in the order in which they were planned."""
-        groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    def groups(self) -> dict[tuple[str, int], list[Run]]:
+        """By system and k, in a table's order."""
+        found: dict[tuple[str, int], list[Run]] = defaultdict(list)
         for run in self.runs:
-            groups[run.system, run.draft_steps].append(run)
+            found[run.system, run.draft_steps].append(run)
+        return dict(sorted(found.items(), key=_place))
+
+    def shared(self) -> Measured:
+        """Only the prompts that every system answered."""
+        answered = ({run.prompt for run in runs} for runs in self.groups().values())
+        prompts = set.intersection(*answered)
+        runs = [run for run in self.runs if run.prompt in prompts]
+        return Measured(self.pair, runs, self.divergences)
+
+    def rows(self, assisted_steps: int) -> list[dict[str, Any]]:
+        """For tables and JSON: one per system and k."""
         alone, assisted = self.of(ALONE, 0), self.of(ASSISTED, assisted_steps)
         return [
             {
@@ -64,7 +75,7 @@ class Measured:
                 "times_assisted": ratio(runs, assisted) if assisted else None,
                 "same": len(runs) - len(divergences(runs, alone)),
             }
-            for _, runs in sorted(groups.items(), key=_place)
+            for runs in self.groups().values()
         ]
 
 
@@ -178,14 +189,10 @@ def _place(group: tuple[tuple[str, int], list[Run]]) -> tuple[int, bool, int]:
 
 def curves(measured: Measured) -> tuple[dict[str, list[tuple[float, float]]], dict[str, float]]:
     """(k, tokens/s) per mode, and levels without k, over the prompts that every system answered."""
-    groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
-    for run in measured.runs:
-        groups[run.system, run.draft_steps].append(run)
-    shared = set.intersection(*({run.prompt for run in runs} for runs in groups.values()))
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
     levels: dict[str, float] = {}
-    for (system, steps), runs in sorted(groups.items(), key=_place):
-        speed = tokens_per_s([run for run in runs if run.prompt in shared])
+    for (system, steps), runs in measured.shared().groups().items():
+        speed = tokens_per_s(runs)
         if system in (ALONE, ASSISTED, PLAIN):
             levels[f"{system}, k = {steps}" if steps else system] = speed
         elif not system.endswith(NO_LOOKUP):
