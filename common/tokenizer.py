@@ -89,7 +89,7 @@ class Vocabulary:
         return self._id_of.get(data)
 
     def starting_with(self, prefix: bytes) -> NDArray[np.int64]:
-        """The plain ids whose bytes begin with `prefix` (not empty), in the order of their bytes."""
+        """The plain ids whose bytes begin with `prefix` (not empty), in order of their bytes."""
         data, ids = self._sorted
         # Bytes compare like unsigned numbers, so that all that begin with a prefix stand together.
         begin = bisect_left(data, prefix)

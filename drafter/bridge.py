@@ -53,7 +53,7 @@ class Bridge:
 
     @lru_cache(maxsize=4096)  # noqa: B019 - a bridge lives as long as its service
     def draft_extensions(self, draft_id: int) -> torch.Tensor:
-        """int64 [n]: the plain draft tokens that are longer than this one and begin with its bytes."""
+        """int64 [n]: longer plain draft tokens that begin with this one's bytes."""
         if self.draft.is_special(draft_id) or not self.draft.token_bytes(draft_id):
             return torch.empty(0, dtype=torch.int64)
         prefix = self.draft.token_bytes(draft_id)

@@ -66,7 +66,7 @@ class DraftContext:
         return self._frozen + self._live_ids
 
     def healed(self) -> tuple[list[int], bytes] | None:
-        """(ids, held): the text without its last space, and that space as bytes still to be drafted.
+        """(ids, held): the text without its last space, and that space, still to be drafted.
 
         A draft tokenizer writes a space at the head of the word that follows. Where a target token
         ends in a space (an indentation, for most), reading it as the end of the text is what the

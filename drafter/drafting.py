@@ -88,7 +88,7 @@ class Drafting:
         return drafted
 
     def committed(self, token_ids: Sequence[int], drafted: Drafted, rows: int) -> None:
-        """A verdict on what `draft` gave (NOTHING for the prefill), of which `rows` were proposed."""
+        """A verdict on what `draft` gave (NOTHING for the prefill); `rows` of it were proposed."""
         began = time.monotonic()
         for context in {id(each): each for each in self._contexts.values()}.values():
             context.extend(token_ids)

@@ -152,15 +152,9 @@ class DraftEngine:
             session.steps_left -= 1
         if session.steps_left == 0 or token in self._stops:
             del self._waiting[session]
-            elapsed = time.monotonic() - session.asked_at
-            session.mailbox.post(
-                Draft(
-                    session.drafted,
-                    session.replaced,
-                    session.forward_s,
-                    elapsed - session.forward_s,
-                )
-            )
+            queue_s = time.monotonic() - session.asked_at - session.forward_s
+            draft = Draft(session.drafted, session.replaced, session.forward_s, queue_s)
+            session.mailbox.post(draft)
 
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
@@ -190,8 +184,8 @@ class DraftEngine:
 
         At most `steps` >= 0 ids come back, fewer after an end of sequence; with 0 steps the context
         is read and nothing drafted. Only ids in `allowed` (bool [draft vocab]; None: all real ones)
-        are drafted, in the first step only those in `allowed_first`, if given. `heal`: see Draft.replaced. Raises
-        DraftFailed.
+        are drafted, in the first step only those in `allowed_first`, if given. `heal`: see
+        Draft.replaced. Raises DraftFailed.
         """
         assert context and len(context) + steps <= self.max_context_length
 

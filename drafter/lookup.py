@@ -4,8 +4,8 @@ Prompt lookup decoding (Saxena, 2023), in target ids: it needs no model and no b
 what the draft model says, and stands in for it where the target repeats itself. Knows one session's
 committed target ids. Refuses to know how drafts are made.
 
-Any proposal is safe, since the verifier checks it; what a wrong one costs is a row in a forward pass.
-So short matches propose little, and long ones more.
+Any proposal is safe, since the verifier checks it; what a wrong one costs is a row in a forward
+pass. So short matches propose little, and long ones more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PER_MATCHED = 2  # tokens proposed for each that matched
 
 
 class PromptLookup:
-    """An index over committed target ids, and a record of whether it or the draft model was right."""
+    """An index over committed target ids, and a record of who was right, it or the draft model."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._ids: list[int] = []

@@ -189,3 +189,22 @@ def test_real_pairs_read_the_committed_bytes(
     if draft.prompt_bos is not None:
         assert read.pop(0) == draft.prompt_bos
     assert draft.bytes_of(read) == ("Once upon a time" + text * 10).encode()
+
+
+@pytest.mark.parametrize(("target_name", "draft_name"), PAIRS)
+@given(data=st.data())
+def test_healed_context_and_held_bytes_are_the_committed_bytes(
+    target_name: str, draft_name: str, data: st.DataObject
+) -> None:
+    bridge = Bridge(family(target_name), family(draft_name))
+    words = data.draw(st.lists(st.sampled_from(["a", " ", "    ", "\n", "the ", "é", "x  "])))
+    ids = bridge.target.encode_bytes("".join(words).encode())
+    assert ids is not None
+    context = DraftContext(bridge, ids)
+    healed = context.healed()
+    assert healed is not None
+    read, held = healed
+    bos = bridge.draft.prompt_bos
+    text = [id_ for id_ in read if id_ != bos]
+    assert bridge.draft.bytes_of(text) + held == bridge.target.bytes_of(ids)
+    assert held in (b"", b" ")

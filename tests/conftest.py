@@ -1,0 +1,10 @@
+"""Settings of all tests: no timing is asserted, and CI repeats what passed before."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("crossdraft", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("crossdraft")
