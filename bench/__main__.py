@@ -6,6 +6,7 @@ Knows options and files. Refuses to know how anything is run (bench/comparison.p
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from bench import hardware, picture, results, tables
 from bench.comparison import Measured, Plan, compare, curves
-from bench.measures import as_json
+from bench.measures import Run, as_json
 from bench.progress import telling
 from bench.prompts import PROMPTS
 from bench.schedule import ASSISTED
@@ -130,8 +131,12 @@ def main(
 
 
 def _run(plan: Plan, folder: Path, console: Console) -> Measured:
-    with telling(console) as tell:
-        return asyncio.run(compare(plan, folder / "logs", console, tell))
+    with (folder / "runs.jsonl").open("w") as kept, telling(console) as tell:
+
+        def keep(run: Run) -> None:
+            print(json.dumps(as_json(run)), file=kept, flush=True)
+
+        return asyncio.run(compare(plan, folder / "logs", console, tell, keep))
 
 
 def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: Console) -> None:

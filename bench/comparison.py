@@ -6,7 +6,7 @@ Knows the order of things. Refuses to know: processes, arithmetic, tables.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,8 +79,10 @@ class Measured:
         ]
 
 
-async def compare(plan: Plan, logs: Path, console: Console, tell: Tell) -> Measured:
-    """Run the plan."""
+async def compare(
+    plan: Plan, logs: Path, console: Console, tell: Tell, keep: Callable[[Run], None]
+) -> Measured:
+    """Run the plan; `keep` gets every run as it comes, in case that a later one fails."""
     measured = Measured()
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(
@@ -124,6 +126,7 @@ async def compare(plan: Plan, logs: Path, console: Console, tell: Tell) -> Measu
         for done, (number, cell) in enumerate(order(todo, len(asked))):
             tell(f"{asked[number].name}: {cell.system}, k = {cell.draft_steps}", done, total)
             measured.runs.append(await _run(services, baseline, cell, asked[number], plan))
+            keep(measured.runs[-1])
         tell("looking at what differs", total, total)
         measured.divergences = await _compare_ids(measured, baseline, asked)
     return measured

@@ -133,10 +133,10 @@ class PagedModel:
         return logits
 
     def _rows_are_invariant(self) -> bool:
-        """Whether seven tokens give the same bits in one batch and one by one."""
+        """Whether three tokens give the same bits in one batch and one by one."""
         pool = PagePool(4, 4)
         self.allocate(pool.num_pages, pool.page_size)
-        tokens = [token % self.vocab_size for token in range(3, 80, 11)]
+        tokens = [token % self.vocab_size for token in (3, 47, 91)]
         values = []
         for size in (len(tokens), 1):
             table = pool.table()
