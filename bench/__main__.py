@@ -107,7 +107,7 @@ def main(
         prompts, max_new_tokens, steps, sweep_prompts, plain_prompts = 2, 16, (1, 3), 1, 1
     if full:
         sweep_prompts = plain_prompts = prompts
-    console = Console(highlight=False)
+    console = tables.console()
     machine = hardware.describe()
     target_folder, draft_folder = fetch([target, draft], console)
     plan = Plan(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from bench import hardware, results, tables
@@ -201,7 +200,7 @@ def main(target: str, draft: str, out: Path | None, **options: int) -> None:
     openmp.settle()
     from bench.recording import record
 
-    console = Console(highlight=False)
+    console = tables.console()
     machine = hardware.describe()
     target_folder, draft_folder = fetch([target, draft], console)
     folder = results.folder(out, target, draft)

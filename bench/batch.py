@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from bench import hardware, picture, results, tables
@@ -179,7 +178,7 @@ def main(
     target: str, draft: str, streams: tuple[int, ...], out: Path | None, **options: Any
 ) -> None:
     """Aggregate and per-stream speed at 1, 2, 4, 8 and 16 streams."""
-    console = Console(highlight=False)
+    console = tables.console()
     machine = hardware.describe()
     fetch([target, draft], console)
     folder = results.folder(out, target, draft)

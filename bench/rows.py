@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from bench import hardware, results, tables
@@ -85,7 +84,7 @@ def main(
     openmp.settle()
     from common.model import PagedModel
 
-    console = Console(highlight=False)
+    console = tables.console()
     machine = hardware.describe()
     (folder,) = fetch([target], console)
     seconds: dict[str, dict[int, list[float]]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from bench.measures import Divergence, Summary
@@ -21,11 +22,21 @@ ROOMS = (
 )
 
 
+PIPED_WIDTH = 200  # of a file or pipe, which has none
+
+
+def console() -> Console:
+    """As wide as the terminal; wide enough for every table where there is none."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
+
+
 def table(title: str, headings: Sequence[str], caption: str = "") -> Table:
     """Text on the left, numbers on the right, small print below."""
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number else "left", no_wrap=not number)
+        justify: JustifyMethod = "right" if number else "left"
+        made.add_column(heading, justify=justify, overflow="fold", no_wrap=not number)
     return made
 
 
