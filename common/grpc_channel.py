@@ -45,7 +45,7 @@ def shared_options(max_message_bytes: int) -> Options:
 def server_options(max_message_bytes: int) -> Options:
     return [
         *shared_options(max_message_bytes),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
         # Two servers on one port must fail loudly, rather than share the calls at random.
         ("grpc.so_reuseport", 0),
     ]

@@ -189,7 +189,10 @@ class DraftEngine:
         """
         assert context and len(context) + steps <= self.max_context_length
 
+        now = time.monotonic()
+
         def begin() -> None:
+            session.asked_at, session.forward_s = now, 0.0
             session.allowed, session.allowed_first = allowed, allowed_first
             self._begin(session, context, steps, 2 if heal and len(context) > 1 else 1)
 
@@ -203,7 +206,6 @@ class DraftEngine:
     def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:
         session.sequence.rewrite(context, wanted)
         session.steps_left, session.drafted, session.replaced = steps, [], False
-        session.asked_at, session.forward_s = time.monotonic(), 0.0
         if session in self._sessions:
             self._waiting[session] = None
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from cli.client import Client, Request
 from common.linear import Packing
 from common.model import PagedModel
-from common.tokenizer import TokenizerFiles
+from common.tokenizer import TokenizerFiles, Vocabulary
 from common.types import BridgeMode, Origin
 from common.weights import resolve
 from tests.fake_services import count_preemptions, serving_drafter, serving_verifier
@@ -56,8 +56,8 @@ class Pair:
 
 
 PAIRS = (
-    Pair("gemma-3-270m", "smollm2-135m", 8, 24),
-    Pair("smollm2-135m", "qwen2.5-coder-0.5b", 8, 24),
+    Pair("gemma-3-270m", "smollm2-135m", 8, 20),
+    Pair("smollm2-135m", "qwen2.5-coder-0.5b", 8, 20),
     Pair("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", 4, 16),
     Pair("qwen2.5-coder-1.5b", "smollm2-135m", 4, 16),
 )
@@ -115,26 +115,25 @@ async def expected(client: Client, pair: Pair) -> dict[str, tuple[int, ...]]:
 
 
 async def test_alone_the_ids_are_the_targets_own(pair: Pair) -> None:
-    """Every k in every mode, each with a prompt or two."""
+    """Every k in every mode, each with the next prompt."""
     async with serving(pair, pages=2 * CONTEXT // 4) as client:
         truth = await expected(client, pair)
         accepted = 0
         for number, (steps, mode) in enumerate(EVERY_WAY):
-            prompts = [*truth] * 2
-            for prompt in prompts[number % len(truth) :][: pair.prompts // 4]:
-                request = Request(pair.tokens, prompt=prompt, draft_steps=steps, bridge=mode)
-                output = await client.generate(request)
-                assert output.token_ids == truth[prompt], (steps, mode, prompt)
-                accepted += output.origins.count(Origin.DRAFT)
+            prompt = PROMPTS[number % len(truth)]
+            request = Request(pair.tokens, prompt=prompt, draft_steps=steps, bridge=mode)
+            output = await client.generate(request)
+            assert output.token_ids == truth[prompt], (steps, mode, prompt)
+            accepted += output.origins.count(Origin.DRAFT)
         assert accepted > 0
 
 
 async def test_eight_at_once_joining_leaving_and_preempted_the_ids_are_the_same(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every k in every mode, over several prompts of several lengths, in a pool for five of them."""
+    """Every k in every mode, over prompts and outputs of any length, in a pool for five."""
     order = random.Random(str(pair))
-    async with serving(pair, pages=5 * 44 // 4) as client:
+    async with serving(pair, pages=5 * 40 // 4) as client:
         truth = await expected(client, pair)
         preempted = count_preemptions(monkeypatch)
         work = list(product(EVERY_WAY, truth))
@@ -149,7 +148,7 @@ async def test_eight_at_once_joining_leaving_and_preempted_the_ids_are_the_same(
                 )
             assert output.token_ids == truth[prompt][:length], (steps, mode, prompt)
 
-        await asyncio.gather(*(one(*way, prompt) for way, prompt in work[:48]))
+        await asyncio.gather(*(one(*way, prompt) for way, prompt in work[:40]))
         print(f"{pair}: {len(preempted)} preemptions")
         assert preempted
 
@@ -162,15 +161,13 @@ async def test_the_targets_own_ids_are_transformers_own_up_to_near_ties(pair: Pa
     theirs = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     ).eval()
-    from common.tokenizer import Vocabulary
-
     vocabulary = Vocabulary(TokenizerFiles.from_directory(folder), theirs.config.vocab_size, ())
     for prompt, ids in truth.items():
         before = vocabulary.encode_prompt(prompt)
         with torch.inference_mode():
             text = torch.tensor([[*before, *ids]])
             logits = theirs(text, use_cache=False).logits[0, len(before) - 1 : -1]
-        logits[:, ~torch.from_numpy(vocabulary.real)] = float("-inf")
+            logits[:, ~torch.from_numpy(vocabulary.real)] = float("-inf")
         wrong = (logits.argmax(-1) != torch.tensor(ids)).nonzero()
         if len(wrong):
             at = int(wrong[0])

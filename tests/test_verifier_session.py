@@ -47,7 +47,7 @@ class Driven:
     def check(self, draft: list[int], accepted: int, next_token: int) -> Verdict:
         """One round in which `accepted` draft tokens stand, if as many run."""
         session = self.session
-        session.ask(draft)
+        session.ask(draft, 0.0)
         table = session.sequence.table
         table.reserve(len(session.sequence.tokens))
         table.extend(session.sequence.pending)
@@ -164,6 +164,6 @@ def test_only_the_round_that_comes_next_is_taken() -> None:
             session.expect(proposal)
     with pytest.raises(WrongRound, match="base_length is 3; this session is at 4"):
         session.expect(Proposal(1, 3, ()))
-    session.ask([])
+    session.ask([], 0.0)
     with pytest.raises(OutOfOrder, match="round 1 is being checked"):
         session.expect(Proposal(1, 4, ()))

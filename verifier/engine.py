@@ -124,14 +124,16 @@ class VerifierEngine:
         mailbox: Mailbox[Verdict] = Mailbox()
         session = Session(spec, self.pool, self.eos_ids, self.limits.max_context_length, mailbox)
         self._open_sessions += 1
-        self._thread.call(lambda: self._begin(session, draft, first=True))
+        now = time.monotonic()
+        self._thread.call(lambda: self._begin(session, draft, now, first=True))
         return session
 
     def propose(self, session: Session, proposal: Proposal) -> None:
         """Have a proposal checked. Raises WrongRound, OutOfOrder or InvalidField."""
         session.expect(proposal)
         self._check_length(proposal.token_ids, "proposal.token_ids")
-        self._thread.call(lambda: self._begin(session, proposal.token_ids, first=False))
+        now = time.monotonic()
+        self._thread.call(lambda: self._begin(session, proposal.token_ids, now, first=False))
 
     def close(self, session: Session) -> None:
         """Free the session's pages before the next step. Must be called once per `open`."""
@@ -142,10 +144,10 @@ class VerifierEngine:
     def open_sessions(self) -> int:
         return self._open_sessions
 
-    def _begin(self, session: Session, draft: Sequence[int], first: bool) -> None:
+    def _begin(self, session: Session, draft: Sequence[int], asked_at: float, first: bool) -> None:
         if first:
             self._batcher.add(session)
-        session.ask(draft)
+        session.ask(draft, asked_at)
         self._batcher.wait(session)
 
     def _check_length(self, draft: Sequence[int], field: str) -> None:

@@ -6,7 +6,6 @@ and the network.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Seq
 
 from common.engine_thread import Mailbox
@@ -79,8 +78,11 @@ class Session:
                 "base_length", proposal.base_length, self.committed_length, self.committed_length
             )
 
-    def ask(self, draft: Seq[int]) -> None:
-        """Begin a round. Draft tokens past the session's end can't stand, so they don't run."""
+    def ask(self, draft: Seq[int], asked_at: float) -> None:
+        """Begin a round that was asked for at `asked_at` (time.monotonic).
+
+        Draft tokens past the session's end can't stand, so they don't run.
+        """
         room = min(
             self.spec.max_new_tokens - (self.committed_length - len(self.spec.prompt)),
             self._context_limit - self.committed_length,
@@ -91,7 +93,7 @@ class Session:
         self.sequence.wanted = len(draft) + 1
         # The last committed token's logits are needed again if a longer proposal follows a cut one.
         self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
-        self._asked_at, self._started_at, self._forward_s = time.monotonic(), None, 0.0
+        self._asked_at, self._started_at, self._forward_s = asked_at, None, 0.0
         self._in_flight = True
 
     def ran(self, started_at: float, forward_s: float) -> None:
