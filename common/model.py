@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -55,9 +56,11 @@ class PagedModel:
         if threads:
             torch.set_num_threads(threads)
         self.config = model.config.get_text_config()
-        self._model = model.eval().float()
         self.eos_ids = _eos_ids(model)
-        linears_row_invariant = pack_linears(self._model, packing)
+        # Packing makes float32 out of whatever the weights are stored as, layer by layer: the whole
+        # model never stands in memory twice.
+        linears_row_invariant = pack_linears(model, packing)
+        self._model = model.eval().float()
         try:
             self._model.set_attn_implementation(attention.NAME)
         except ValueError as cause:
@@ -71,15 +74,23 @@ class PagedModel:
 
     @classmethod
     def load(cls, folder: Path, packing: Packing = "exact", threads: int = 0) -> PagedModel:
-        """Load float32 from safetensors in `folder`; never code, never pickles."""
+        """Load from safetensors in `folder`, compute in float32; never code, never pickles."""
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float32,
+            dtype="auto",  # as stored; see __init__
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
         )
+        # What model code computes at construction (Gemma's embedding scale, say) was rounded to
+        # that dtype; take it from a float32 twin without weights.
+        with init_empty_weights(include_buffers=False):
+            twin = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
+        stored = set(model.state_dict())
+        for name, buffer in twin.named_buffers():
+            if name not in stored:
+                model.get_buffer(name).data = buffer
         return cls(model, packing, threads)
 
     @property
