@@ -133,7 +133,9 @@ class VerifierSession:
             try:
                 verdict = await self._exchange(spec)
             except grpc.aio.AioRpcError as cause:
-                _raise_unless_lost(cause)
+                # A verifier that is full for a moment is no reason to lose a running session.
+                if not (patient and cause.code() == grpc.StatusCode.RESOURCE_EXHAUSTED):
+                    _raise_unless_lost(cause)
                 if not patient:
                     raise VerifierUnavailable(f"no verifier answers: {cause.details()}") from cause
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.fake_pairs import (
     serving_pair,
     target_model,
 )
-from tests.fake_services import serving_drafter, serving_verifier
+from tests.fake_services import Stream, serving_drafter, serving_verifier
 
 STAGES = ("open", "propose", "check", "emit")
 Hook = Callable[[SpeculativeSession, str], Awaitable[None]]
@@ -285,6 +285,49 @@ async def test_a_verifier_that_restarts_in_mid_stream_is_a_pause_and_no_more(
         assert output.statistics.output_tokens == 16
         await first.idle()
         first.assert_nothing_held()
+
+
+async def test_a_restarted_verifier_that_is_full_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verifier_client, "RETRY_S", 0.01)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(
+            serving_verifier(target_model("wide"), files("wide"), context=CONTEXT)
+        )
+        drafter = await stack.enter_async_context(
+            serving_drafter(draft_model("wide"), files("wide"), first.port)
+        )
+        client = await stack.enter_async_context(Client(drafter.address))
+        request = Request(16, prompt=PROMPTS[0], ignore_eos=True)
+        expected = await client.generate(request)
+        attempts = verifier_client.VerifierClient.attempts
+        asked, held = 0, list[Stream]()
+
+        async def counted(*arguments: Any) -> AsyncIterator[None]:
+            nonlocal asked
+            async for tick in attempts(*arguments):
+                asked += 1
+                if asked == 4:
+                    held[0].cancel()
+                yield tick
+
+        async def hook(session: SpeculativeSession, at: str) -> None:
+            if at == "propose" and session.output_length >= 5 and not held:
+                await first.server.stop()
+                again = PagedModel(knowing_model(known("wide"), seed=0))
+                second = await stack.enter_async_context(
+                    serving_verifier(
+                        again, files("wide"), first.port, context=CONTEXT, max_sessions=1
+                    )
+                )
+                held.append(Stream(second))
+                await held[0].send(second.open((5, 6)))
+                monkeypatch.setattr(verifier_client.VerifierClient, "attempts", counted)
+
+        at_every_stage(monkeypatch, hook)
+        assert (await client.generate(request)).token_ids == expected.token_ids
+        assert asked >= 4
 
 
 async def test_a_verifier_that_is_gone_for_good_is_unavailable(
