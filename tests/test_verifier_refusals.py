@@ -1,0 +1,254 @@
+"""What a verifier refuses, with which status, and that it harms nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+
+from common.pb import verifier_pb2 as pb
+from common.types import Proposal
+from common.wire_verify import verify_once_to_pb, verify_request_to_pb
+from tests.fake_services import (
+    MESSAGE_BYTES,
+    Refusal,
+    Stream,
+)
+from tests.verifier_sessions import (
+    CONTEXT,
+    PROMPT,
+    VOCAB,
+    beside_another,
+    files,
+    model,
+    serving,
+)
+
+UNKNOWN_FIELD = bytes([0xA0, 0x06, 5])  # field 100, varint 5
+
+
+@pytest.mark.parametrize(
+    ("round_", "base", "field", "expected"),
+    [
+        (1, 5, "proposal.round", 2),  # repeated
+        (0, 4, "proposal.round", 2),  # stale
+        (3, 7, "proposal.round", 2),  # ahead
+        (2, 5, "proposal.base_length", 6),
+        (2, 7, "proposal.base_length", 6),
+    ],
+)
+async def test_a_wrong_round_tells_the_verifiers_own_length(
+    round_: int, base: int, field: str, expected: int
+) -> None:
+    async with serving() as verifier:
+        stream = Stream(verifier)
+
+        async def act() -> Refusal:
+            await stream.send(verifier.open(PROMPT))
+            verdict = await stream.send(Proposal(1, 5, ()))
+            assert verdict.committed_length == 6
+            return await stream.refused(Proposal(round_, base, (1,)))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.FAILED_PRECONDITION
+        assert f"{field} is {round_ if 'round' in field else base}" in refusal.message
+        assert refusal.details["committed_length"] == "6"
+        assert refusal.details["expected"] == str(expected)
+
+
+async def test_a_second_open_and_a_proposal_before_open_are_out_of_order() -> None:
+    async with serving() as verifier:
+
+        async def second_open() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(verifier.open(PROMPT))
+            return await stream.refused(verifier.open(PROMPT))
+
+        async def no_open() -> Refusal:
+            return await Stream(verifier).refused(Proposal(1, 4, ()))
+
+        for act, words in ((second_open, "second open"), (no_open, "must begin with open")):
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.FAILED_PRECONDITION
+            assert words in refusal.message
+
+
+def unknown(message: Any) -> Any:
+    """The message, with a field of a later version in it."""
+    return type(message).FromString(message.SerializeToString() + UNKNOWN_FIELD)
+
+
+async def test_unknown_fields_and_empty_requests_are_refused() -> None:
+    async with serving() as verifier:
+        opened = verify_request_to_pb(verifier.open(PROMPT))
+        for request, words in (
+            (unknown(opened), "request carries field 100"),
+            (pb.VerifyRequest(open=unknown(opened.open)), "open carries field 100"),
+            (pb.VerifyRequest(), "neither open nor proposal"),
+        ):
+
+            async def act(request: pb.VerifyRequest = request) -> Refusal:
+                return await Stream(verifier).refused(request)
+
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert words in refusal.message
+
+
+@pytest.mark.parametrize("bad", [VOCAB, 2**31 - 1])
+async def test_an_id_outside_the_vocabulary_harms_its_own_session_only(bad: int) -> None:
+    async with serving() as verifier:
+
+        async def proposed() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(verifier.open(PROMPT))
+            return await stream.refused(Proposal(1, 5, (3, bad)))
+
+        async def prompted() -> Refusal:
+            return await Stream(verifier).refused(verifier.open((3, bad)))
+
+        async def stopped() -> Refusal:
+            stops = frozenset({bad})
+            return await Stream(verifier).refused(verifier.open(PROMPT, stop_ids=stops))
+
+        for act, field in (
+            (proposed, "proposal.token_ids[1]"),
+            (prompted, "open.prompt_token_ids[1]"),
+            (stopped, "open.stop_token_ids[0]"),
+        ):
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert refusal.message == f"{field} is {bad}; it must be in [0, {VOCAB})"
+            assert refusal.details["field"] == field
+
+
+async def test_more_draft_tokens_than_the_limit_are_refused() -> None:
+    async with serving(max_draft_tokens=3) as verifier:
+
+        async def act() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(verifier.open(PROMPT))
+            return await stream.refused(Proposal(1, 5, (1, 2, 3, 4)))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert refusal.message == "proposal.token_ids is 4 tokens long; it must be at most 3"
+
+
+async def test_another_tokenizer_is_a_failed_precondition() -> None:
+    async with serving() as verifier:
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(verifier.open(PROMPT, tokenizer_sha256="ab"))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.FAILED_PRECONDITION
+        assert "open.tokenizer_sha256 is ab" in refusal.message
+        assert files().sha256 in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_new_tokens", "words"),
+    [
+        ((), 4, "open.prompt_token_ids is empty"),
+        (PROMPT, 0, "open.max_new_tokens is 0; it must be at least 1"),
+        ((5,) * CONTEXT, 4, f"the prompt has {CONTEXT} tokens; the limit is {CONTEXT - 1}"),
+        ((5,) * (CONTEXT + 50), 4, f"the limit is {CONTEXT - 1}"),
+    ],
+)
+async def test_prompts_and_limits_that_cannot_work_are_refused(
+    prompt: tuple[int, ...], max_new_tokens: int, words: str
+) -> None:
+    async with serving() as verifier:
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(verifier.open(prompt, max_new_tokens))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert words in refusal.message
+
+
+async def test_over_capacity_says_when_to_try_again() -> None:
+    async with serving(max_sessions=2) as verifier:
+        held = Stream(verifier)
+        await held.send(verifier.open(PROMPT))
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(verifier.open(PROMPT))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.RESOURCE_EXHAUSTED
+        assert "all 2 sessions are in use" in refusal.message
+        assert int(refusal.details["retry_ms"]) > 0
+        held.cancel()
+
+
+async def test_a_request_over_the_message_limit_is_resource_exhausted() -> None:
+    async with serving() as verifier:
+        assert MESSAGE_BYTES < 3_000_000
+        large = pb.VerifyRequest(open=pb.Open(tokenizer_sha256="x" * 3_000_000))
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(large)
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.RESOURCE_EXHAUSTED
+        assert str(MESSAGE_BYTES) in refusal.message
+
+
+async def test_a_response_over_the_message_limit_is_resource_exhausted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as verifier:
+        large = pb.GetModelResponse(model="x" * 3_000_000)
+        monkeypatch.setattr("common.wire_verify.model_to_pb", lambda info: large)
+
+        async def act() -> StatusCode:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await verifier.stub.GetModel(pb.GetModelRequest())
+            return caught.value.code()
+
+        assert await beside_another(verifier, act) is StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_stateless_round_is_refused_as_the_stream_is() -> None:
+    async with serving(max_draft_tokens=3) as verifier:
+        spec = verifier.open(PROMPT)
+        for request, words in (
+            (pb.VerifyOnceRequest(), "no open"),
+            (verify_once_to_pb(spec, (1, 2, 3, 4)), "draft_token_ids is 4 tokens long"),
+            (verify_once_to_pb(spec, (1, VOCAB)), "draft_token_ids[1]"),
+        ):
+
+            async def act(request: pb.VerifyOnceRequest = request) -> Refusal:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await verifier.stub.VerifyOnce(request)
+                return Refusal(caught.value)
+
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert words in refusal.message
+
+
+async def test_a_model_that_raises_ends_the_sessions_of_that_batch_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as verifier:
+        forward = model().forward
+
+        def failing(chunks: Any) -> Any:
+            if any(PROMPT[0] in chunk.tokens for chunk in chunks):
+                raise RuntimeError("secret")
+            return forward(chunks)
+
+        monkeypatch.setattr(verifier.engine._model, "forward", failing)
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(verifier.open(PROMPT))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INTERNAL
+        assert refusal.message == "the target model failed: RuntimeError"
