@@ -38,7 +38,7 @@ async def alone(pair: RunningPair, prompts: tuple[str, ...] = PROMPTS) -> dict[s
 
 @pytest.mark.parametrize("kind", PAIRS)
 async def test_output_is_the_targets_own_at_every_k_in_every_mode(kind: str) -> None:
-    accepted, prompts = 0, PROMPTS[:3] + PROMPTS[-1:]
+    accepted, prompts = 0, (PROMPTS[0], PROMPTS[2], PROMPTS[-1])
     async with serving_pair(kind, lookup=False) as pair:
         expected = await alone(pair, prompts)
         assert any(len(output.token_ids) > 10 for output in expected.values())
@@ -48,7 +48,7 @@ async def test_output_is_the_targets_own_at_every_k_in_every_mode(kind: str) -> 
             assert output.text == expected[prompt].text
             assert output.statistics.stop_reason is expected[prompt].statistics.stop_reason
             accepted += output.origins.count(Origin.DRAFT)
-    assert accepted > 100
+    assert accepted > 20
 
 
 @pytest.mark.parametrize("kind", PAIRS)
@@ -61,7 +61,8 @@ async def test_eight_at_once_joining_and_leaving_under_pressure_change_nothing(
         kind, {"pages": CONTEXT // 4 + 3}, pages=CONTEXT // 4 + 3, context=CONTEXT
     ) as pair:
         preempted = count_preemptions(monkeypatch)
-        requests = [(prompt, order.randint(1, 40)) for prompt in PROMPTS * 5]
+        before = "def add(left, right):\n    return left + right\n"
+        requests = [(before + prompt, order.randint(1, 40)) for prompt in PROMPTS * 4]
         expected = {
             request: (await pair.generate(*request, draft_steps=0)).token_ids
             for request in set(requests)
@@ -125,7 +126,7 @@ async def test_pieces_join_to_the_one_shot_decoding_of_any_bytes() -> None:
     ):
         for prompt, length in product(PROMPTS, range(1, 24, 4)):
             pieces: list[str] = []
-            request = Request(length, prompt=prompt, ignore_eos=True)
+            request = Request(length, prompt=prompt, ignore_eos=True, draft_steps=1)
             output = await client.generate(request, lambda piece: pieces.append(piece.text))  # noqa: B023
             assert output.text == "".join(pieces) == decoded("wide", output.token_ids)
             split += "" in pieces

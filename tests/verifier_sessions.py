@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
@@ -48,11 +49,20 @@ async def output(verifier: RunningVerifier, spec: OpenSession) -> list[int]:
 
 
 async def checked(
-    verifier: RunningVerifier, spec: OpenSession, truth: list[int], k: int
+    verifier: RunningVerifier,
+    spec: OpenSession,
+    truth: list[int],
+    k: int,
+    opened: asyncio.Barrier | None = None,
 ) -> list[int]:
-    """A whole session of rounds with k draft tokens: all of them right, or the last one wrong."""
+    """A whole session of rounds with k draft tokens: all of them right, or the last one wrong.
+
+    With `opened`, it waits after its first verdict until all others are as far.
+    """
     stream, tokens = Stream(verifier), list[int]()
     verdict = await stream.send(spec)
+    if opened is not None:
+        await opened.wait()
     while True:
         assert verdict.next_token is not None
         tokens.append(verdict.next_token)
