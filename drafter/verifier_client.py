@@ -148,12 +148,30 @@ class VerifierSession:
         request = wire_verify.verify_request_to_pb(content)
         self.wire_bytes += request.ByteSize()
         with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
-            await self._call.write(request)
+            await self._write(request)
         response = await self._call.read()
         if not isinstance(response, pb.VerifyResponse):
             raise VerifierUnavailable("the verifier ended the session without a finish reason")
         self.wire_bytes += response.ByteSize()
         return wire_verify.verdict_from_pb(response.verdict)
+
+    async def _write(self, request: pb.VerifyRequest) -> None:
+        """A write that meets the end of the connection is told as UNAVAILABLE too.
+
+        gRPC makes up INTERNAL for it, and throws the status away.
+        """
+        assert self._call is not None
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as cause:
+            if cause.code() != grpc.StatusCode.INTERNAL:
+                raise
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE,
+                cause.initial_metadata(),
+                cause.trailing_metadata(),
+                "the connection ended while a request was being sent",
+            ) from cause
 
     def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
         self._committed.extend(accepted)
