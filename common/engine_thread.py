@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -68,8 +70,14 @@ class EngineThread:
         if self._threads:
             torch.set_num_threads(self._threads)
         busy = False
-        while self._drain(block=not busy):
-            busy = self._step()
+        try:
+            while self._drain(block=not busy):
+                busy = self._step()
+        except Exception:
+            # Our own mistake. Streams that nobody serves would wait for ever while health says all
+            # is well, so the service drains and ends; whoever keeps it starts it again.
+            log.critical("the engine can't go on; ending the service", exc_info=True)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""

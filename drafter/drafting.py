@@ -71,16 +71,19 @@ class Drafting:
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def draft(self, steps: int) -> Drafted:
-        """At most `steps` draft steps, and what the text itself repeats."""
+        """At most `steps` draft steps, and what the text itself repeats.
+
+        Nothing from then on where the draft model failed or the text outgrew its context.
+        """
+        if self.failed:
+            return NOTHING
         began, models = time.monotonic(), self._model_seconds()
-        drafted = NOTHING
-        if not self.failed:
-            mode = self._mode
-            if mode is BridgeMode.AUTO:
-                mode = self._chooser.choose(self._mode_stats)
-            by = self._by_text if mode is BridgeMode.TEXT else self._by_intersection
-            drafted = await by(steps)
-        if self._lookup is not None:
+        mode = self._mode
+        if mode is BridgeMode.AUTO:
+            mode = self._chooser.choose(self._mode_stats)
+        by = self._by_text if mode is BridgeMode.TEXT else self._by_intersection
+        drafted = await by(steps)
+        if self._lookup is not None and not self.failed:
             improved = self._lookup.improve(drafted.token_ids)
             drafted = Drafted(improved, drafted.mode, drafted.steps)
         outside = time.monotonic() - began - (self._model_seconds() - models)

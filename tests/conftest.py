@@ -6,5 +6,7 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("crossdraft", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "crossdraft", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("crossdraft")

@@ -37,7 +37,7 @@ def test_every_count_and_place_of_rows_gives_the_same_bits(
     assert packed.row_invariant
     rows = torch.randn(130, width)
     whole = packed(rows)
-    for count in range(1, 131):
+    for count in (*range(1, 34), 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 130):
         assert torch.equal(packed(rows[:count]), whole[:count]), count
     for place in (1, 63, 64, 129):
         assert torch.equal(packed(rows[place : place + 1]), whole[place : place + 1]), place
