@@ -7,6 +7,8 @@ Our own mistakes are asserts, never one of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import grpc
 
 
@@ -98,12 +100,6 @@ class OverCapacity(CrossdraftError):
         )
 
 
-class ContextExceedsPool(CrossdraftError):
-    """A prompt is longer than the whole KV pool, so that it could never run."""
-
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
 class Draining(CrossdraftError):
     """The service is shutting down and takes no new sessions."""
 
@@ -149,6 +145,7 @@ class ConfigError(CrossdraftError):
 class VerifierRefused(CrossdraftError):
     """A verifier's own error, handed on to the client with its status."""
 
-    def __init__(self, status: grpc.StatusCode, message: str, **details: str | int) -> None:
-        super().__init__(message, **details)
+    def __init__(self, status: grpc.StatusCode, message: str, details: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.details = dict(details)  # any key, as the verifier sent it
         self.status = status

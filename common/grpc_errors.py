@@ -23,6 +23,8 @@ from common.errors import CrossdraftError, MalformedMessage
 
 log = logging.getLogger(__name__)
 
+# Trailing metadata: the name of the error's class. A broken transport's status comes without it.
+ERROR_KEY = "error"
 MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
 
 
@@ -77,7 +79,7 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
             except Exception:
                 log.exception("%s failed", method)
                 text = f"{method} failed; the server's log says why"
-                await context.abort(grpc.StatusCode.INTERNAL, text)
+                await context.abort(grpc.StatusCode.INTERNAL, text, ((ERROR_KEY, "Unexpected"),))
             finally:
                 self.calls[service] -= 1
                 self._ended.set()
@@ -92,7 +94,8 @@ async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> No
         message = message[:MESSAGE_LIMIT] + "…"
     details = tuple(
         (key, value.encode("ascii", "backslashreplace").decode()[:MESSAGE_LIMIT])
-        for key, value in error.details.items()
+        # A verifier's error that the drafter hands on keeps its name.
+        for key, value in {ERROR_KEY: type(error).__name__, **error.details}.items()
     )
     await context.abort(error.status, message, details)
 

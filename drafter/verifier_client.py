@@ -17,6 +17,7 @@ import grpc
 
 from common import wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
+from common.grpc_errors import ERROR_KEY
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles
@@ -25,6 +26,11 @@ from common.types import ModelInfo, OpenSession, Proposal, Verdict
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.2  # between attempts to reach a verifier
+# A new request waits so long at most: a verifier that has just restarted is found again within the
+# channel's longest pause between two attempts to connect.
+OPEN_PATIENCE_S = 5.0
+# What gRPC itself makes of a broken transport. A verifier's own error carries its class's name.
+_TRANSPORT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,11 @@ class Answer:
 
     verdict: Verdict
     elapsed_s: float
+    reopened: bool = False  # the verifier was lost: a prefill's verdict, not the proposal's
+
+
+class _Lost(Exception):
+    """The verifier is gone, or not what it was; another attempt may do better."""
 
 
 class VerifierClient:
@@ -47,22 +58,40 @@ class VerifierClient:
         """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
         async for _ in self.attempts("no verifier answers"):
             try:
-                info = wire_verify.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
-                files: dict[str, bytes] = {}
-                async for part in self._stub.GetTokenizer(pb.GetTokenizerRequest()):
-                    files[part.filename] = files.get(part.filename, b"") + part.chunk
-                return info, TokenizerFiles(files)
+                return await self._describe()
             except grpc.aio.AioRpcError as cause:
                 _raise_unless_lost(cause)
+            except _Lost as cause:
+                log.warning("%s; asking again", cause)
         raise AssertionError("attempts() ends by raising")
 
-    async def attempts(self, failing: str) -> AsyncIterator[None]:
+    async def _describe(self) -> tuple[ModelInfo, TokenizerFiles]:
+        """Raises _Lost if the two answers don't belong together: the verifier changed between."""
+        info = wire_verify.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
+        received: dict[str, bytearray] = {}
+        expected: dict[str, int] = {}
+        async for part in self._stub.GetTokenizer(pb.GetTokenizerRequest()):
+            received.setdefault(part.filename, bytearray()).extend(part.chunk)
+            expected[part.filename] = expected.get(part.filename, 0) + part.file_bytes
+        for name, data in received.items():
+            if len(data) != expected[name]:
+                raise _Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
+        files = TokenizerFiles({name: bytes(data) for name, data in received.items()})
+        if files.sha256 != info.tokenizer_sha256:
+            raise _Lost(
+                f"the verifier's tokenizer.json has SHA-256 {files.sha256}, and its model "
+                f"{info.tokenizer_sha256}"
+            )
+        return info, files
+
+    async def attempts(self, failing: str, patience_s: float | None = None) -> AsyncIterator[None]:
         """Ticks until the patience is over, then raises VerifierUnavailable."""
-        deadline = time.monotonic() + self._patience_s
+        patience_s = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
+        deadline = time.monotonic() + patience_s
         while True:
             yield
             if time.monotonic() > deadline:
-                raise VerifierUnavailable(f"{failing} after {self._patience_s:g} s")
+                raise VerifierUnavailable(f"{failing} after {patience_s:g} s")
             await asyncio.sleep(RETRY_S)
 
     def session(self, spec: OpenSession) -> VerifierSession:
@@ -90,12 +119,11 @@ class VerifierSession:
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
         self._round_offset = 0  # rounds that earlier streams of this session have counted
         self.wire_bytes = 0
-        self.reopened = 0
 
     async def open(self) -> Answer:
         """Begin; the verdict has round 0 and the first token."""
         began = time.monotonic()
-        verdict = await self._open(patient=False)
+        verdict = await self._open(first=True)
         return Answer(verdict, time.monotonic() - began)
 
     async def verify(self, proposal: Proposal) -> Answer:
@@ -103,25 +131,24 @@ class VerifierSession:
         began = time.monotonic()
         sent = replace(proposal, round=proposal.round - self._round_offset)
         try:
-            verdict = await self._exchange(sent)
-        except grpc.aio.AioRpcError as cause:
-            _raise_unless_lost(cause)
-            log.warning("lost the verifier in round %d: %s", proposal.round, cause.details())
-            self.reopened += 1
+            verdict, reopened = await self._exchange(sent), False
+        except _Lost as cause:
+            log.warning("lost the verifier in round %d: %s", proposal.round, cause)
             self._round_offset = proposal.round
-            verdict = await self._open(patient=True)
+            verdict, reopened = await self._open(first=False), True
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
         verdict = replace(verdict, round=verdict.round + self._round_offset)
-        return Answer(verdict, time.monotonic() - began)
+        return Answer(verdict, time.monotonic() - began, reopened)
 
     def close(self) -> None:
         """End the stream; the verifier frees what the session held."""
         if self._call is not None:
             self._call.cancel()
 
-    async def _open(self, patient: bool) -> Verdict:
-        async for _ in self._client.attempts("the verifier is gone, and no other answers"):
+    async def _open(self, first: bool) -> Verdict:
+        failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
+        async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
             self.close()
             self._call = self._stub.Verify()
             done = len(self._committed) - len(self._spec.prompt)
@@ -132,12 +159,12 @@ class VerifierSession:
             )
             try:
                 verdict = await self._exchange(spec)
-            except grpc.aio.AioRpcError as cause:
+            except _Lost as cause:
+                log.debug("no session: %s", cause)
+            except VerifierRefused as cause:
                 # A verifier that is full for a moment is no reason to lose a running session.
-                if not (patient and cause.code() == grpc.StatusCode.RESOURCE_EXHAUSTED):
-                    _raise_unless_lost(cause)
-                if not patient:
-                    raise VerifierUnavailable(f"no verifier answers: {cause.details()}") from cause
+                if first or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
             else:
                 self._commit((), verdict.next_token)
                 return verdict
@@ -147,31 +174,18 @@ class VerifierSession:
         assert self._call is not None
         request = wire_verify.verify_request_to_pb(content)
         self.wire_bytes += request.ByteSize()
-        with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
-            await self._write(request)
-        response = await self._call.read()
+        try:
+            with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
+                # gRPC makes up INTERNAL for a write that meets the end of the connection.
+                await self._call.write(request)
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as cause:
+            _raise_unless_lost(cause)
+            raise _Lost(f"{cause.code().name}: {cause.details()}") from cause
         if not isinstance(response, pb.VerifyResponse):
-            raise VerifierUnavailable("the verifier ended the session without a finish reason")
+            raise _Lost("it ended the session without a finish reason")
         self.wire_bytes += response.ByteSize()
         return wire_verify.verdict_from_pb(response.verdict)
-
-    async def _write(self, request: pb.VerifyRequest) -> None:
-        """A write that meets the end of the connection is told as UNAVAILABLE too.
-
-        gRPC makes up INTERNAL for it, and throws the status away.
-        """
-        assert self._call is not None
-        try:
-            await self._call.write(request)
-        except grpc.aio.AioRpcError as cause:
-            if cause.code() != grpc.StatusCode.INTERNAL:
-                raise
-            raise grpc.aio.AioRpcError(
-                grpc.StatusCode.UNAVAILABLE,
-                cause.initial_metadata(),
-                cause.trailing_metadata(),
-                "the connection ended while a request was being sent",
-            ) from cause
 
     def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
         self._committed.extend(accepted)
@@ -181,9 +195,11 @@ class VerifierSession:
 
 def _raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
     """Return if another verifier may do better; otherwise raise the verifier's own error."""
-    if error.code() != grpc.StatusCode.UNAVAILABLE:
-        details: dict[str, str] = {}
-        for key, value in error.trailing_metadata() or ():
-            if isinstance(value, str) and not key.startswith(":"):
-                details[key] = value
-        raise VerifierRefused(error.code(), error.details() or "", **details) from error
+    details = {
+        key: value
+        for key, value in error.trailing_metadata() or ()
+        if isinstance(value, str) and not key.startswith(":")
+    }
+    own = error.code() not in _TRANSPORT or ERROR_KEY in details
+    if own and error.code() != grpc.StatusCode.UNAVAILABLE:
+        raise VerifierRefused(error.code(), error.details() or "", details) from error
