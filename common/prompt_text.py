@@ -24,11 +24,13 @@ class PromptText:
     def __init__(self, files: TokenizerFiles) -> None:
         self._files = files
         self._loaded: Any = None
-        self._lock = threading.Lock()  # several first requests may come at once
+        # Requests come from several threads; the first one loads.
+        self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
         """The prompt's ids, with whatever the tokenizer adds (<bos>)."""
-        return list(self._tokenizer()(text)["input_ids"])
+        with self._lock:
+            return list(self._tokenizer()(text)["input_ids"])
 
     def render(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         """The chat's ids, ending where the assistant's answer begins."""
@@ -36,9 +38,10 @@ class PromptText:
             raise InvalidField("chat", "given", "left out: the model has no chat template")
         turns = [{"role": role, "content": content} for role, content in messages]
         try:
-            ids = self._tokenizer().apply_chat_template(
-                turns, tokenize=True, add_generation_prompt=True, return_dict=False
-            )
+            with self._lock:
+                ids = self._tokenizer().apply_chat_template(
+                    turns, tokenize=True, add_generation_prompt=True, return_dict=False
+                )
         except Exception as cause:  # templates raise what they like: jinja2, TypeError, IndexError
             raise InvalidField(
                 "chat",
@@ -48,10 +51,9 @@ class PromptText:
         return list(ids)
 
     def _tokenizer(self) -> Any:
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = self._load()
-            return self._loaded
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
 
     def _load(self) -> Any:
         from transformers import AutoTokenizer, PreTrainedTokenizerFast

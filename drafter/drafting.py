@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -31,9 +31,10 @@ class Drafted:
     token_ids: list[int]
     mode: BridgeMode | None  # None: nothing was drafted
     steps: int  # draft steps taken
+    bridged: list[int]  # what the draft model and the bridge gave, before lookup's word
 
 
-NOTHING = Drafted([], None, 0)
+NOTHING = Drafted([], None, 0, [])
 
 
 class Drafting:
@@ -85,13 +86,13 @@ class Drafting:
         drafted = await by(steps)
         if self._lookup is not None and not self.failed:
             improved = self._lookup.improve(drafted.token_ids)
-            drafted = Drafted(improved, drafted.mode, drafted.steps)
+            drafted = replace(drafted, token_ids=improved)
         outside = time.monotonic() - began - (self._model_seconds() - models)
         self._statistics.room_s["bridge"] += outside
         return drafted
 
-    def committed(self, token_ids: Sequence[int], drafted: Drafted, rows: int) -> None:
-        """A verdict on what `draft` gave (NOTHING for the prefill); `rows` of it were proposed."""
+    def committed(self, token_ids: Sequence[int], drafted: Drafted) -> None:
+        """A verdict on what `draft` gave (NOTHING for a prefill)."""
         began = time.monotonic()
         for context in {id(each): each for each in self._contexts.values()}.values():
             context.extend(token_ids)
@@ -99,9 +100,10 @@ class Drafting:
             self._lookup.extend(token_ids)
         if drafted.mode is not None:
             self._statistics.rounds_by_mode[drafted.mode] += 1
-            self._chooser.record(
-                drafted.mode, len(token_ids), drafted.steps, rows, self._mode_stats
-            )
+            # A mode is judged by what the draft model and the bridge gave, never by lookup's part.
+            own = drafted.bridged
+            gained = min(len(token_ids), 1 + _agreeing(own, token_ids))
+            self._chooser.record(drafted.mode, gained, drafted.steps, len(own), self._mode_stats)
         self._statistics.room_s["bridge"] += time.monotonic() - began
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Drafting:
         if draft.replaced:
             held = bridge.draft.token_bytes(ids[-1])
         tokens = by_text(bridge, context.tail_ids(TAIL), draft.ids, held)
-        return Drafted(tokens, BridgeMode.TEXT, len(draft.ids))
+        return Drafted(tokens, BridgeMode.TEXT, len(draft.ids), tokens)
 
     async def _by_intersection(self, steps: int) -> Drafted:
         bridge = self._bridge
@@ -134,7 +136,7 @@ class Drafting:
         if draft is None:
             return NOTHING
         tokens = by_intersection(bridge, draft.ids)
-        return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids))
+        return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens)
 
     async def _ask(
         self,
@@ -172,3 +174,11 @@ class Drafting:
     def _model_seconds(self) -> float:
         rooms = self._statistics.room_s
         return rooms["draft_model"] + rooms["draft_queue"]
+
+
+def _agreeing(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens the two have in common from the start."""
+    for count, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return count
+    return min(len(first), len(second))

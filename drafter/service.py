@@ -6,9 +6,10 @@ Knows the Generate protocol and its limits. Refuses to know how drafts are made 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import grpc
@@ -23,7 +24,7 @@ from common.types import BridgeMode, OpenSession
 from common.version import VERSION
 from common.wire import check_ids, refuse_unknown_fields
 from drafter.config import DrafterConfig
-from drafter.context import contexts_by_mode
+from drafter.context import DraftContext, contexts_by_mode
 from drafter.detokenize import StreamingText
 from drafter.session import CommittedRun, Pair, SpeculativeSession
 from drafter.speculation import speculate
@@ -68,13 +69,16 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
+        began = time.monotonic()
         if self._draining:
             raise Draining("this drafter is shutting down; send the request to another")
         if self._streams >= self._config.max_sessions:
             raise OverCapacity("streams", self._config.max_sessions, RETRY_MS)
         self._streams += 1
         try:
-            session = self._session(request)
+            # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
+            asked = await asyncio.to_thread(self._asked, request)
+            session = SpeculativeSession(self._pair, *asked, began=began)
             text = StreamingText()
             async with aclosing(speculate(session)) as runs:
                 async for run in runs:
@@ -87,9 +91,11 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         finally:
             self._streams -= 1
 
-    def _session(self, request: pb.GenerateRequest) -> SpeculativeSession:
-        """Raises what a request can be refused for; nothing is held then."""
-        refuse_unknown_fields("request", request)
+    def _asked(
+        self, request: pb.GenerateRequest
+    ) -> tuple[OpenSession, Mapping[BridgeMode, DraftContext], int, BridgeMode]:
+        """What a session is made of. Raises what a request can be refused for."""
+        _refuse_unknown(request)
         info, config = self._pair.info, self._config
         if request.max_new_tokens < 1:
             raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
@@ -98,22 +104,26 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
         mode = wire_generate.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
         check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
-        prompt, own_prompt = self._prompt(request)
+        prompt, own_prompt = self._prompt(request, drafted=steps > 0)
         if len(prompt) >= info.max_context_length:
             raise PromptTooLong(len(prompt), info.max_context_length - 1)
         spec = OpenSession(
             prompt=tuple(prompt),
             max_new_tokens=request.max_new_tokens,
-            tokenizer_sha256=info.tokenizer_sha256,
+            tokenizer_sha256=self._pair.bridge.target.files.sha256,  # what the ids stand for
             stop_ids=frozenset(request.stop_token_ids),
             ignore_eos=request.ignore_eos,
         )
-        contexts = contexts_by_mode(self._pair.bridge, prompt, config.context, own_prompt)
-        return SpeculativeSession(self._pair, spec, contexts, steps, mode)
+        contexts: Mapping[BridgeMode, DraftContext] = {}
+        if steps:
+            contexts = contexts_by_mode(self._pair.bridge, prompt, config.context, own_prompt)
+        return spec, contexts, steps, mode
 
-    def _prompt(self, request: pb.GenerateRequest) -> tuple[list[int], list[int] | None]:
+    def _prompt(
+        self, request: pb.GenerateRequest, drafted: bool
+    ) -> tuple[list[int], list[int] | None]:
         """Target ids, and the draft model's own rendering of a conversation, if it reads that."""
-        target, draft = self._pair.bridge.target, self._pair.bridge.draft
+        target = self._pair.bridge.target
         kind = request.WhichOneof("input")
         if kind == "prompt":
             ids = target.encode_prompt(request.prompt)
@@ -124,16 +134,25 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             if not request.chat.messages:
                 raise InvalidField("chat.messages", "empty", "at least one message")
             messages = [(message.role, message.content) for message in request.chat.messages]
-            own = self._config.chat_template == "own" and draft.has_chat_template
-            same = self._pair.bridge.identity
-            return target.render_chat(messages), (
-                draft.render_chat(messages) if own and not same else None
-            )
+            return target.render_chat(messages), self._own(messages) if drafted else None
         else:
             raise MissingMessage("the request holds none of prompt, chat, prompt_token_ids")
         if not ids:
             raise InvalidField(kind, "empty", "at least one token")
         return ids, None
+
+    def _own(self, messages: Sequence[tuple[str, str]]) -> list[int] | None:
+        """A conversation by the draft model's own template; None: it reads the target's."""
+        draft = self._pair.bridge.draft
+        if self._config.chat_template != "own" or self._pair.bridge.identity:
+            return None
+        if not draft.has_chat_template:
+            return None
+        try:
+            return draft.render_chat(messages)
+        except InvalidField as cause:  # what the draft model can't read is no reason to refuse
+            log.info("the draft model reads the target's rendering: %s", cause)
+            return None
 
     def _pieces(
         self, run: CommittedRun, text: StreamingText, session: SpeculativeSession
@@ -173,12 +192,29 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         )
 
 
+def _refuse_unknown(request: pb.GenerateRequest) -> None:
+    refuse_unknown_fields("request", request)
+    refuse_unknown_fields("prompt_token_ids", request.prompt_token_ids)
+    refuse_unknown_fields("chat", request.chat)
+    for index, message in enumerate(request.chat.messages):
+        refuse_unknown_fields(f"chat.messages[{index}]", message)
+
+
 async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
     tls = None
     if config.verifier_tls_ca:
         tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
     channel = open_channel(config.verifier, config.max_message_bytes, tls)
+    try:
+        await _serve(config, channel, on_ready)
+    finally:
+        await channel.close()
+
+
+async def _serve(
+    config: DrafterConfig, channel: grpc.aio.Channel, on_ready: Callable[[int], None] | None
+) -> None:
     pair = await build(config, channel)
     service = DrafterService(pair, config)
     settings = ServerSettings(
@@ -197,10 +233,8 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
     try:
         port = await server.start()
         await server.set_serving(True)
-        log.info("drafter serves on port %d", port)
         if on_ready is not None:
             on_ready(port)
         await server.run_until_signal(service.drain)
     finally:
         pair.engine.stop()
-        await channel.close()

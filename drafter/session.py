@@ -51,21 +51,29 @@ class SpeculativeSession:
         contexts: Mapping[BridgeMode, DraftContext],
         draft_steps: int,
         mode: BridgeMode,
+        began: float | None = None,
     ) -> None:
-        """contexts: what the draft model reads in the modes TEXT and INTERSECTION."""
+        """contexts: what the draft model reads in the modes TEXT and INTERSECTION; unused at k = 0.
+
+        began: when the request came (time.monotonic), if that isn't now.
+        """
         self._info = pair.info
         self._spec = spec
         self._draft_steps = draft_steps
         self.statistics = StreamStatistics()
-        self._drafting = Drafting(
-            pair.bridge,
-            pair.engine,
-            pair.chooser,
-            contexts,
-            mode,
-            PromptLookup(spec.prompt) if pair.lookup and draft_steps else None,
-            self.statistics,
-        )
+        if began is not None:
+            self.statistics.began = began
+        self._drafting: Drafting | None = None
+        if draft_steps:
+            self._drafting = Drafting(
+                pair.bridge,
+                pair.engine,
+                pair.chooser,
+                contexts,
+                mode,
+                PromptLookup(spec.prompt) if pair.lookup else None,
+                self.statistics,
+            )
         self._drafted = NOTHING
         self._stream = pair.verifier.session(spec)
         self._committed_length = len(spec.prompt)
@@ -74,7 +82,7 @@ class SpeculativeSession:
     @property
     def drafting(self) -> bool:
         """Whether the draft model takes part."""
-        return self._draft_steps > 0 and not self._drafting.failed
+        return self._drafting is not None and not self._drafting.failed
 
     @property
     def prompt_length(self) -> int:
@@ -86,10 +94,11 @@ class SpeculativeSession:
 
     async def open(self) -> CommittedRun:
         """Prefill at the verifier, while the draft model reads the prompt."""
-        if self._draft_steps:
+        if self._drafting is not None:
             self._drafting.read_ahead()
         answer = await self._stream.open()
         self.statistics.first_token_at = time.monotonic()
+        self.statistics.wire_bytes = self._stream.wire_bytes
         return self._commit((), answer.verdict)
 
     async def propose(self) -> Proposal:
@@ -101,21 +110,27 @@ class SpeculativeSession:
             self._info.max_draft_tokens,
         )
         steps = min(self._draft_steps, room)
-        self._drafted = await self._drafting.draft(steps) if steps > 0 else NOTHING
+        self._drafted = NOTHING
+        if self._drafting is not None and steps > 0:
+            self._drafted = await self._drafting.draft(steps)
         tokens = tuple(self._drafted.token_ids[:room])
         return Proposal(self._round, self._committed_length, tokens)
 
     async def check(self, proposal: Proposal) -> CommittedRun:
         """One round at the verifier."""
         answer = await self._stream.verify(proposal)
-        self.statistics.add_round(len(proposal.token_ids), answer.verdict, answer.elapsed_s)
         self.statistics.wire_bytes = self._stream.wire_bytes
+        if answer.reopened:  # a prefill: nobody has judged the proposal
+            self._drafted = NOTHING
+            return self._commit((), answer.verdict)
+        self.statistics.add_round(len(proposal.token_ids), answer.verdict, answer.elapsed_s)
         return self._commit(proposal.token_ids, answer.verdict)
 
     def close(self) -> None:
         """Free what the session holds at both ends."""
         self._stream.close()
-        self._drafting.close()
+        if self._drafting is not None:
+            self._drafting.close()
 
     def _commit(self, draft: Sequence[int], verdict: Verdict) -> CommittedRun:
         tokens = list(draft[: verdict.accepted_length])
@@ -123,7 +138,8 @@ class SpeculativeSession:
         if verdict.next_token is not None:
             tokens.append(verdict.next_token)
             origins.append(Origin.VERIFIER)
-        self._drafting.committed(tokens, self._drafted, len(draft))
+        if self._drafting is not None:
+            self._drafting.committed(tokens, self._drafted)
         self._committed_length = verdict.committed_length
         self._round = verdict.round + 1
         return CommittedRun(tuple(tokens), tuple(origins), verdict.finish_reason)
