@@ -91,6 +91,33 @@ def test_tokenizers_that_are_equal_though_widths_differ() -> None:
     assert Bridge(narrow, vocabulary(other, pad=3)).identity
 
 
+@pytest.mark.parametrize("draft_name", FAMILIES)
+def test_extensions_are_the_longer_plain_tokens(draft_name: str) -> None:
+    draft = family(draft_name)
+    bridge = Bridge(family("byte-level"), draft)
+    plain = [int(i) for i in draft.real.nonzero()[0] if not draft.is_special(int(i))]
+    for draft_id in range(draft.width):
+        data = draft.token_bytes(draft_id)
+        extensions = bridge.draft_extensions(draft_id).tolist()
+        assert len(set(extensions)) == len(extensions)
+        if draft.is_special(draft_id) or not data:
+            assert extensions == []
+            continue
+        assert {draft.token_bytes(i) for i in extensions} == {
+            draft.token_bytes(i)
+            for i in plain
+            if draft.token_bytes(i).startswith(data) and draft.token_bytes(i) != data
+        }
+        assert not any(draft.is_special(i) for i in extensions)
+
+
+def test_padded_ids_and_markup_have_no_extensions() -> None:
+    files = family("byte-level").files
+    bridge = Bridge(family("sentencepiece"), vocabulary(files, pad=5))
+    width = bridge.draft.width
+    assert all(len(bridge.draft_extensions(i)) == 0 for i in (0, 1, 2, *range(width - 5, width)))
+
+
 def test_the_maps_hash_is_stable() -> None:
     first = Bridge(family("byte-level"), family("sentencepiece"))
     again = Bridge(family("byte-level"), family("sentencepiece"))

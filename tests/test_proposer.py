@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from common.types import BridgeMode
 from drafter.bridge import Bridge
 from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
-from tests.fake_tokenizers import FAMILIES, family, texts
+from tests.fake_tokenizers import FAMILIES, WHOLE_FAMILIES, blobs, family, texts
 
 PAIRS = [(target, draft) for target in FAMILIES for draft in FAMILIES if target != draft]
 TEXT, INTERSECTION = BridgeMode.TEXT, BridgeMode.INTERSECTION
@@ -29,6 +29,47 @@ def test_both_ways_propose_only_what_was_drafted(
     for proposed in (by_intersection(bridge, drafted), by_text(bridge, tail, drafted)):
         assert text.startswith(target.bytes_of(proposed))
         assert all(target.real[i] and not target.is_special(i) for i in proposed)
+
+
+@pytest.mark.parametrize(("target_name", "draft_name"), PAIRS)
+@given(data=st.data())
+def test_held_bytes_and_the_proposal_are_what_was_drafted(
+    target_name: str, draft_name: str, data: st.DataObject
+) -> None:
+    """`held` ends the committed text and begins the drafted one; it is never proposed again."""
+    target, draft = family(target_name), family(draft_name)
+    bridge = Bridge(target, draft)
+    plain = [int(i) for i in draft.real.nonzero()[0] if not draft.is_special(int(i))]
+    drafted = data.draw(st.lists(st.sampled_from(plain), min_size=1, max_size=8))
+    text = draft.bytes_of(drafted)
+    held = text[: data.draw(st.integers(0, len(text)))]
+    tail = target.encode_bytes(data.draw(texts()).encode() + held) or []
+    proposed = target.bytes_of(by_text(bridge, tail, drafted, held))
+    assert text.startswith(held + proposed)
+    if target_name in WHOLE_FAMILIES and text[-1] < 0x80:  # it ends in no open character
+        assert held + proposed == text
+
+
+@pytest.mark.parametrize(("target_name", "draft_name"), PAIRS)
+@given(held=blobs(), data=st.data())
+def test_a_draft_that_does_not_begin_with_what_is_held_proposes_nothing(
+    target_name: str, draft_name: str, held: bytes, data: st.DataObject
+) -> None:
+    target, draft = family(target_name), family(draft_name)
+    plain = [int(i) for i in draft.real.nonzero()[0] if not draft.is_special(int(i))]
+    drafted = data.draw(st.lists(st.sampled_from(plain), max_size=8))
+    if not draft.bytes_of(drafted).startswith(held):
+        assert by_text(Bridge(target, draft), [], drafted, held) == []
+
+
+def test_a_space_that_is_held_is_not_proposed_again() -> None:
+    target, draft = family("sentencepiece"), family("byte-level")
+    bridge = Bridge(target, draft)
+    tail = target.encode_bytes(b"x =  ") or []
+    drafted = draft.encode_bytes(b" fox.") or []
+    assert target.bytes_of(by_text(bridge, tail, drafted, b" ")) == b"fox."
+    assert by_text(bridge, tail, drafted, b"\n") == by_text(bridge, tail, [], b" ") == []
+    assert by_text(bridge, tail, [0], b" ") == []  # an end, where a space had to come
 
 
 def test_intersection_stops_before_the_first_token_without_a_twin() -> None:

@@ -36,6 +36,17 @@ REAL = {
 CHAT = [("system", "Be brief."), ("user", "Write 'e\u0301 中 🙂' <|im_end|>\n  twice.")]
 
 
+@given(name=st.sampled_from(FAMILIES), data=st.data())
+def test_what_starts_with_a_prefix_is_what_a_scan_finds(name: str, data: st.DataObject) -> None:
+    known = family(name)
+    plain = [i for i in range(known.width) if known.id_of(known.token_bytes(i)) == i]
+    whole = st.sampled_from([known.token_bytes(i) for i in plain])
+    cut = st.tuples(whole, st.integers(1, 4)).map(lambda cut: cut[0][: cut[1]])
+    prefix = data.draw(cut | st.binary(min_size=1, max_size=3))
+    scanned = [i for i in plain if known.token_bytes(i).startswith(prefix)]
+    assert known.starting_with(prefix).tolist() == sorted(scanned, key=known.token_bytes)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @given(data=blobs())
 def test_encoded_bytes_are_the_bytes(name: str, data: bytes) -> None:
