@@ -1,0 +1,170 @@
+"""The drafter's end of the seam against verifiers that break off, change or answer amiss."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+
+from common import wire_verify
+from common.errors import ModelFailed, VerifierRefused, VerifierUnavailable
+from common.grpc_channel import open_channel
+from common.pb import verifier_pb2 as pb
+from common.pb import verifier_pb2_grpc
+from common.types import ModelInfo, OpenSession, Proposal, RoundCost, Verdict
+from drafter import verifier_client
+from drafter.verifier_client import VerifierClient
+from tests.fake_services import MESSAGE_BYTES, serving
+from tests.fake_tokenizers import byte_level_tokenizer, files_of
+
+FILES = files_of(byte_level_tokenizer(size=270))
+SPEC = OpenSession((5, 6), 8, FILES.sha256)
+COST = RoundCost(1, 1, 1, 1, 1)
+Breaking = Callable[[grpc.aio.ServicerContext], Any]
+
+
+class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
+    """Commits one token a round; breaks its first streams at their first proposal, or at open."""
+
+    def __init__(self, break_off: Breaking | None = None, at_open: bool = False) -> None:
+        self.break_off = break_off
+        self.at_open = at_open
+        self.sha256 = [FILES.sha256]  # one for each GetModel; the last one stays
+        self.short = 0  # bytes that go missing
+        self.opened: list[tuple[int, ...]] = []
+
+    async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
+        sha256 = self.sha256.pop(0) if len(self.sha256) > 1 else self.sha256[0]
+        info = ModelInfo("fake", sha256, 270, frozenset({0}), 64, 8, 4, MESSAGE_BYTES, True, "0")
+        return wire_verify.model_to_pb(info)
+
+    async def GetTokenizer(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[pb.GetTokenizerResponse]:
+        for name, data in FILES.files.items():
+            half = len(data) // 2
+            yield pb.GetTokenizerResponse(filename=name, chunk=data[:half], file_bytes=len(data))
+            yield pb.GetTokenizerResponse(filename=name, chunk=data[half + self.short :])
+
+    async def Verify(self, requests: Any, context: Any) -> AsyncIterator[pb.VerifyResponse]:
+        length = 0
+        async for request in requests:
+            content = wire_verify.verify_request_from_pb(request)
+            if isinstance(content, OpenSession):
+                self.opened.append(content.prompt)
+                length, round_ = len(content.prompt), 0
+            else:
+                round_ = content.round
+            if self.break_off and isinstance(content, OpenSession) is self.at_open:
+                break_off, self.break_off = self.break_off, None
+                await break_off(context)
+                return
+            length += 1
+            verdict = Verdict(round_, 0, 7, length, None, COST)
+            yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
+
+
+@asynccontextmanager
+async def client_of(fake: FakeVerifier, patience_s: float = 5.0) -> AsyncIterator[VerifierClient]:
+    register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
+    async with (
+        serving("crossdraft.v1.VerifierService", register, fake) as (_, port),
+        open_channel(f"127.0.0.1:{port}", MESSAGE_BYTES) as channel,
+    ):
+        yield VerifierClient(channel, patience_s)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier_client, "RETRY_S", 0.01)
+
+
+def aborting(*arguments: Any) -> Breaking:
+    async def break_off(context: grpc.aio.ServicerContext) -> None:
+        await context.abort(*arguments)
+
+    return break_off
+
+
+async def ending(context: grpc.aio.ServicerContext) -> None:
+    """The stream ends with status OK and no finish reason."""
+
+
+async def failing(context: grpc.aio.ServicerContext) -> None:
+    raise ModelFailed("the target model failed: RuntimeError")
+
+
+LOSSES = {
+    "ended": ending,
+    "cancelled": aborting(StatusCode.CANCELLED, "a proxy gave up"),
+    "reset": aborting(StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
+    "unavailable": aborting(StatusCode.UNAVAILABLE, "going away"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_stream_that_breaks_off_is_opened_again_with_what_is_committed(loss: str) -> None:
+    fake = FakeVerifier(LOSSES[loss])
+    async with client_of(fake) as client:
+        session = client.session(SPEC)
+        first = await session.open()
+        answer = await session.verify(Proposal(1, 3, (8, 9)))
+        assert (first.reopened, answer.reopened) == (False, True)
+        assert (answer.verdict.round, answer.verdict.accepted_length) == (1, 0)
+        assert fake.opened == [(5, 6), (5, 6, 7)]
+        after = await session.verify(Proposal(2, 4, ()))
+        assert (after.reopened, after.verdict.round) == (False, 2)
+        session.close()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_first_open_is_patient_for_a_moment(loss: str) -> None:
+    fake = FakeVerifier(LOSSES[loss], at_open=True)
+    async with client_of(fake) as client:
+        session = client.session(SPEC)
+        assert (await session.open()).verdict.next_token == 7
+        assert fake.opened == [(5, 6), (5, 6)]
+        session.close()
+
+
+async def test_a_verifiers_own_error_is_handed_on() -> None:
+    fake = FakeVerifier(failing)
+    async with client_of(fake) as client:
+        session = client.session(SPEC)
+        await session.open()
+        with pytest.raises(VerifierRefused, match="the target model failed") as caught:
+            await session.verify(Proposal(1, 3, ()))
+    assert caught.value.status is StatusCode.INTERNAL
+    assert caught.value.details["error"] == "ModelFailed"
+    assert len(fake.opened) == 1
+
+
+async def test_any_details_travel_with_an_error() -> None:
+    details = (("status", "1"), ("message", "2"), ("self", "3"))
+    fake = FakeVerifier(aborting(StatusCode.INVALID_ARGUMENT, "no", details), at_open=True)
+    async with client_of(fake) as client:
+        with pytest.raises(VerifierRefused) as caught:
+            await client.session(SPEC).open()
+    assert caught.value.details.items() >= set(details)
+
+
+async def test_a_verifier_that_changes_while_it_is_described_is_asked_again() -> None:
+    fake = FakeVerifier()
+    fake.sha256 = ["of another", FILES.sha256]
+    async with client_of(fake) as client:
+        info, files = await client.describe()
+    assert info.tokenizer_sha256 == files.sha256 == FILES.sha256
+    assert files.files == FILES.files
+
+
+@pytest.mark.parametrize("changes", [{"sha256": ["of another"]}, {"short": 1}])
+async def test_a_tokenizer_that_isnt_the_models_is_never_taken(changes: dict[str, Any]) -> None:
+    fake = FakeVerifier()
+    vars(fake).update(changes)
+    async with client_of(fake, patience_s=0.05) as client:
+        with pytest.raises(VerifierUnavailable):
+            await client.describe()
