@@ -20,7 +20,7 @@ from bench import hardware, results, tables
 from bench.progress import Tell, telling
 from bench.prompts import PROMPTS
 from cli.fetching import fetch
-from common import openmp
+from common import native
 from common.types import BridgeMode
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def rejections_shown(found: list[Result], pair: Pair) -> tuple[Table, dict[str, 
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
 def main(target: str, draft: str, out: Path | None, **options: int) -> None:
     """Acceptance of every bridge mode, encoding and template, and of reading UNK instead."""
-    openmp.settle()
+    native.settle()
     from bench.recording import record
 
     console = tables.console()

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench import hardware, results, tables
 from bench.progress import Tell, telling
 from cli.fetching import fetch
-from common import openmp
+from common import native
 
 if TYPE_CHECKING:
     from common.linear import Packing
@@ -81,7 +81,7 @@ def main(
     target: str, context: int, repeats: int, packings: tuple[Packing, ...], out: Path | None
 ) -> None:
     """Time one forward pass over 1 to 32 rows of one session, for each way to pack weights."""
-    openmp.settle()
+    native.settle()
     from common.model import PagedModel
 
     console = tables.console()

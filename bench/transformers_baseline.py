@@ -17,7 +17,7 @@ import click
 
 from bench.measures import Run
 from bench.questions import Question
-from common import openmp
+from common import native
 
 LINE_LIMIT = 1 << 20
 
@@ -47,7 +47,7 @@ class TransformersBaseline:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._stderr = self._log.open("wb")
         # OpenMP as it comes: a user of transformers would set neither of these.
-        environment = {k: v for k, v in os.environ.items() if k not in openmp.SETTINGS}
+        environment = {k: v for k, v in os.environ.items() if k not in native.SETTINGS}
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,

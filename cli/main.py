@@ -17,7 +17,7 @@ from cli.generate import generate
 from cli.inspect_pair import inspect_pair
 from cli.models import models
 from cli.verifier import verifier
-from common import openmp
+from common import native
 from common.errors import ConfigError, CrossdraftError
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     crossdraft drafter                   serve the small one, and
     crossdraft generate --chat "Hello"   ask it
     """
-    openmp.settle()  # torch is loaded later, by the commands that need it
+    native.settle()  # torch is loaded later, by the commands that need it
 
 
 for command in (verifier, drafter, generate, models, inspect_pair, demo):
