@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
-import signal
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -49,9 +47,14 @@ class EngineThread:
     def __init__(self, name: str, step: Callable[[], bool], threads: int = 0) -> None:
         """threads: of each operation, 0 for torch's own choice (all cores)."""
         self._step = step
+        self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def on_death(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called, on the engine's thread, should a step of ours raise."""
+        self._on_death = callback
 
     def start(self) -> None:
         self._thread.start()
@@ -75,9 +78,12 @@ class EngineThread:
                 busy = self._step()
         except Exception:
             # Our own mistake. Streams that nobody serves would wait for ever while health says all
-            # is well, so the service drains and ends; whoever keeps it starts it again.
-            log.critical("the engine can't go on; ending the service", exc_info=True)
-            os.kill(os.getpid(), signal.SIGTERM)
+            # is well, so the service is to end; whoever keeps it starts it again.
+            log.critical("the engine can't go on", exc_info=True)
+            try:
+                self._on_death()
+            except RuntimeError:  # the loop is closed: the service has ended already
+                log.debug("the engine died after its event loop had closed")
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""

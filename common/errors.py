@@ -118,6 +118,12 @@ class ModelFailed(CrossdraftError):
     status = grpc.StatusCode.INTERNAL
 
 
+class EngineDied(CrossdraftError):
+    """The thread that runs the model ended by a mistake of ours; so does its service."""
+
+    status = grpc.StatusCode.INTERNAL
+
+
 class UnsupportedTokenizer(CrossdraftError):
     """A tokenizer whose tokens have no exact bytes (WordPiece, say). Names the decoder."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from common.errors import ConfigError
+from common.errors import ConfigError, EngineDied
 from common.grpc_channel import read_pem, server_options
 from common.grpc_errors import ErrorMapping
 
@@ -57,6 +57,7 @@ class GrpcServer:
         self._services = services
         self._errors = ErrorMapping()
         self._server: grpc.aio.Server | None = None
+        self._died = asyncio.Event()
         self._health: Any = None  # grpc_health's servicer, where the package is installed
 
     async def start(self) -> int:
@@ -90,30 +91,50 @@ class GrpcServer:
             await self._health.set(name, status)
 
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
-        """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace."""
+        """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.
+
+        Raises EngineDied once `die` was called: all calls have been cut off then.
+        """
         loop = asyncio.get_running_loop()
         signalled = asyncio.Event()
         caught = (signal.SIGTERM, signal.SIGINT)
         for number in caught:
             loop.add_signal_handler(number, signalled.set)
+        draining = asyncio.create_task(self._drain_once(signalled, on_drain))
+        died = asyncio.create_task(self._died.wait())
         try:
-            await signalled.wait()
-            log.info("draining, for at most %g s", self._settings.grace_s)
-            deadline = loop.time() + self._settings.grace_s
-            await self.set_serving(False)
-            if on_drain is not None:
-                try:
-                    await asyncio.wait_for(on_drain(), self._settings.grace_s)
-                except TimeoutError:
-                    log.warning("not drained after %g s", self._settings.grace_s)
-            await self.stop(max(0.0, deadline - loop.time()))
+            await asyncio.wait([draining, died], return_when=asyncio.FIRST_COMPLETED)
+            if self._died.is_set():
+                await self.set_serving(False)
+                await self.stop()
+                raise EngineDied("the engine died; the log says why")
+            await draining
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
+            draining.cancel()
+            died.cancel()
+            await asyncio.wait([draining, died])
+
+    def die(self) -> None:
+        """The engine behind the services is dead: end now. Call it on the event loop."""
+        self._died.set()
+
+    async def _drain_once(self, signalled: asyncio.Event, on_drain: Drain | None) -> None:
+        await signalled.wait()
+        log.info("draining, for at most %g s", self._settings.grace_s)
+        deadline = asyncio.get_running_loop().time() + self._settings.grace_s
+        await self.set_serving(False)
+        if on_drain is not None:
+            try:
+                await asyncio.wait_for(on_drain(), self._settings.grace_s)
+            except TimeoutError:
+                log.warning("not drained after %g s", self._settings.grace_s)
+        await self.stop(max(0.0, deadline - asyncio.get_running_loop().time()))
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no new calls, give those of our services `grace` seconds (None: none), and end."""
-        server, self._server = self._server, None
+        server = self._server
         if server is None:
             return
         stopping = asyncio.create_task(server.stop(grace))
@@ -122,10 +143,13 @@ class GrpcServer:
             # whole grace. A later stop with a shorter grace overrules the first.
             names = [service.full_name for service in self._services]
             idle = asyncio.create_task(self._errors.until_idle(names))
-            await asyncio.wait([stopping, idle], return_when=asyncio.FIRST_COMPLETED)
-            idle.cancel()
+            try:
+                await asyncio.wait([stopping, idle], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                idle.cancel()
             await server.stop(min(grace, LAST_STATUS_S))
         await stopping
+        self._server = None
 
     def _add_health(self, server: grpc.aio.Server) -> None:
         try:

@@ -229,6 +229,8 @@ async def _serve(
     name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
     register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
     server = GrpcServer(settings, [Service(name, register, service)])
+    loop = asyncio.get_running_loop()
+    pair.engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
     pair.engine.start()
     try:
         port = await server.start()

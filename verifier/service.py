@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import grpc
 import torch
@@ -93,7 +92,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
-    def _session(self, spec: OpenSession, draft: tuple[int, ...]) -> Any:
+    def _session(self, spec: OpenSession, draft: tuple[int, ...]) -> Iterator[Session]:
         session = self._admit(spec, draft)
         try:
             yield session
@@ -156,7 +155,12 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, serve until a signal, drain. `on_ready` gets the bound port."""
     engine, info, files = await asyncio.to_thread(build, config)
-    log.info("%s: %s", config.model, "row-invariant" if info.row_invariant else "NOT row-invariant")
+    if info.row_invariant:
+        log.info("%s: row-invariant", config.model)
+    else:
+        log.warning(
+            "%s: NOT row-invariant: output may depend on drafts and on other sessions", config.model
+        )
     service = VerifierService(engine, info, files)
     settings = ServerSettings(
         listen=config.listen,
@@ -170,11 +174,12 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
     name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     server = GrpcServer(settings, [Service(name, register, service)])
+    loop = asyncio.get_running_loop()
+    engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
     engine.start()
     try:
         port = await server.start()
         await server.set_serving(True)
-        log.info("verifier serves %s on port %d", config.model, port)
         if on_ready is not None:
             on_ready(port)
         await server.run_until_signal(service.drain)
