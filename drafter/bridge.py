@@ -7,7 +7,7 @@ and proposals (drafter/context.py, drafter/proposer.py use it), and any model.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 
@@ -41,22 +41,24 @@ class Bridge:
         self.shared[ids] = True
         self.draft_real: torch.Tensor = torch.from_numpy(draft.real.copy())  # [draft.width]
         self._to_target = to_target
+        # Draft tokens that begin with a space. Asking sorts the draft's tokens: once, at start.
+        self.draft_spaced = torch.zeros(draft.width, dtype=torch.bool)  # [draft.width]
+        self.draft_spaced[torch.from_numpy(draft.starting_with(b" "))] = True
+        self._draft_extensions: dict[int, torch.Tensor] = {}
         if not self.identity:  # slow when first asked for: pay at start, not in a request
             _ = draft.prompt_bos, self.whole_character_starts
 
-    @cached_property
-    def draft_spaced(self) -> torch.Tensor:
-        """bool [draft.width]: draft tokens that begin with a space."""
-        spaced = torch.zeros(self.draft.width, dtype=torch.bool)
-        spaced[torch.from_numpy(self.draft.starting_with(b" "))] = True
-        return spaced
-
-    @lru_cache(maxsize=4096)  # noqa: B019 - a bridge lives as long as its service
     def draft_extensions(self, draft_id: int) -> torch.Tensor:
         """int64 [n]: longer plain draft tokens that begin with this one's bytes."""
-        if self.draft.is_special(draft_id) or not self.draft.token_bytes(draft_id):
-            return torch.empty(0, dtype=torch.int64)
+        found = self._draft_extensions.get(draft_id)
+        if found is None:
+            found = self._draft_extensions[draft_id] = self._extensions(draft_id)
+        return found
+
+    def _extensions(self, draft_id: int) -> torch.Tensor:
         prefix = self.draft.token_bytes(draft_id)
+        if self.draft.is_special(draft_id) or not prefix:
+            return torch.empty(0, dtype=torch.int64)
         longer = self.draft.starting_with(prefix)
         return torch.from_numpy(longer[longer != self.draft.id_of(prefix)].copy())
 
@@ -101,6 +103,14 @@ def character_width(lead: int) -> int:
     if lead < 0xC0 or lead >= 0xF8:
         return 1
     return 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+
+
+def from_a_character(data: bytes) -> bytes:
+    """`data` from where its first whole character starts: a tail of text may begin inside one."""
+    skip = 0
+    while skip < len(data) and data[skip] & 0xC0 == 0x80:
+        skip += 1
+    return data[skip:]
 
 
 def unfinished(data: bytes) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from common.tokenizer import Role
 from common.types import BridgeMode
-from drafter.bridge import Bridge, unfinished
+from drafter.bridge import Bridge, from_a_character, unfinished
 
 LIVE_LIMIT = 128  # bytes that may stay live before some are frozen
 LIVE_KEPT = 64  # bytes that stay live: longer than what the next token can change
@@ -89,7 +89,7 @@ class DraftContext:
         A target that writes spaces at the head of words splits four spaces and a word as three
         spaces, and a word with the fourth.
         """
-        target, tail = self._bridge.target, bytes(self._live[-LIVE_KEPT:]).lstrip(b"\x80\xbf")
+        target, tail = self._bridge.target, from_a_character(bytes(self._live[-LIVE_KEPT:]))
         at = 0
         for token_id in target.encode_bytes(tail + b"x") or []:
             if at >= len(tail):

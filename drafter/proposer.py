@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from common.tokenizer import Vocabulary
 from common.types import BridgeMode
-from drafter.bridge import Bridge, unfinished
+from drafter.bridge import Bridge, from_a_character, unfinished
 
 MODES = (BridgeMode.TEXT, BridgeMode.INTERSECTION)  # the first one wins a tie
 
@@ -56,11 +56,7 @@ def _text_before(target: Vocabulary, tail: Sequence[int]) -> bytes:
     start = len(tail)
     while start and not target.is_special(tail[start - 1]):
         start -= 1
-    data = target.bytes_of(tail[start:])
-    skip = 0
-    while skip < len(data) and data[skip] & 0xC0 == 0x80:
-        skip += 1
-    return data[skip:]
+    return from_a_character(target.bytes_of(tail[start:]))
 
 
 def _split(target: Vocabulary, before: bytes, data: bytes) -> list[int]:
