@@ -28,6 +28,7 @@ from common.weights import cache_folder
 
 PROMPT = "Write a small Python function that returns the n-th Fibonacci number, with a docstring."
 START_S = 300.0
+MAX_STEPS = 16
 
 
 @click.command("demo")
@@ -39,7 +40,7 @@ START_S = 300.0
 )
 @click.option(
     "--draft-steps",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_STEPS),
     default=3,
     show_default=True,
     help="Draft steps per round.",
@@ -78,7 +79,7 @@ def demo(
         bridge=BridgeMode(bridge),
     )
     verifier_address, drafter_address = free_addresses(2)
-    steps = str(max(16, draft_steps))
+    steps = str(MAX_STEPS)
     # A name rather than a folder where both will do: it is what the services then call their model.
     verifier = ["verifier", "--model", target, "--max-draft-tokens", steps]
     drafter = ["drafter", "--model", draft, "--verifier", verifier_address]

@@ -24,7 +24,7 @@ class DrafterConfig:
     bridge: Literal["auto", "intersection", "text"] = setting(
         "auto",
         "How drafts cross to the target's vocabulary: shared tokens only, by text, or the better "
-        "of both, measured in each session. Equal tokenizers need no bridge.",
+        "of both, learned over all sessions. Equal tokenizers need no bridge.",
     )
     draft_steps: int = setting(
         3, "Draft steps per round where a request doesn't say; 0: the target alone.", minimum=0
@@ -46,7 +46,8 @@ class DrafterConfig:
         "Chat template that the draft model reads: its own, or the target's.",
     )
     max_sessions: int = setting(64, "Streams at once.", minimum=1)
-    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=1)
+    # Healing the end of the committed text asks for two rows of one session.
+    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=2)
     kv_memory_mib: int | None = setting(
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )
@@ -57,7 +58,11 @@ class DrafterConfig:
         "is the default.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
-    verifier_timeout_s: float = setting(60.0, "Seconds to wait for a verifier at start.", minimum=0)
+    verifier_timeout_s: float = setting(
+        60.0,
+        "Seconds to wait for a verifier, at start and when it is lost in mid-stream.",
+        minimum=0,
+    )
     max_message_bytes: int = setting(
         16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
     )

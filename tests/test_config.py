@@ -45,14 +45,14 @@ def test_defaults_are_the_dataclass_s(section: str) -> None:
 
 
 def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> None:
-    file = toml(tmp_path, "[verifier]\nmax_sessions = 2\npage_size = 32\nmax_batch_tokens = 7")
+    file = toml(tmp_path, "[verifier]\nmax_sessions = 2\npage_size = 32\nmax_batch_tokens = 77")
     env = {
         "CROSSDRAFT_VERIFIER_MAX_SESSIONS": "3",
         "CROSSDRAFT_VERIFIER_PAGE_SIZE": "64",
         "CROSSDRAFT_CONFIG": file,
     }
     config = read("verifier", ["--max-sessions", "4"], env)
-    assert config == VerifierConfig(max_sessions=4, page_size=64, max_batch_tokens=7)
+    assert config == VerifierConfig(max_sessions=4, page_size=64, max_batch_tokens=77)
 
 
 def test_one_file_serves_both_services(tmp_path: Path) -> None:
@@ -128,6 +128,8 @@ def test_variables_that_kubernetes_sets_are_left_alone() -> None:
         (VerifierConfig, {"threads": 1.5}, "threads is 1.5; it must be of type int"),
         (VerifierConfig, {"tls_key": "k.pem"}, "set together"),
         (VerifierConfig, {"tls_client_ca": "ca.pem"}, "tls_client_ca needs"),
+        (VerifierConfig, {"max_batch_tokens": 16}, "more than max_draft_tokens, which is 16"),
+        (DrafterConfig, {"max_batch_tokens": 1}, "max_batch_tokens is 1; it must be at least 2"),
         (DrafterConfig, {"draft_steps": 17}, "draft_steps is 17; it must be at most"),
         (DrafterConfig, {"bridge": "magic"}, "bridge is 'magic'"),
     ],

@@ -56,6 +56,11 @@ class VerifierConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.max_batch_tokens <= self.max_draft_tokens:
+            raise ConfigError(
+                f"max_batch_tokens is {self.max_batch_tokens}; it must be more than "
+                f"max_draft_tokens, which is {self.max_draft_tokens}: a proposal runs in one pass"
+            )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("tls_certificate and tls_key are set together or not at all")
         if self.tls_client_ca and not self.tls_certificate:
