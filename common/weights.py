@@ -65,7 +65,10 @@ def resolve(name: str, progress: Progress = silent) -> Path:
     if path.is_file() and path.suffix == ".gguf":
         sha256 = _sha256(path)
         key = f"gguf-{sha256[:16]}"
-        return cached(key) or _convert(path, cache_folder() / key, sha256, progress)
+        if done := cached(key):
+            return done
+        with _making(key):  # another process may make it while we wait
+            return cached(key) or _convert(path, cache_folder() / key, sha256, progress)
     if name.count("/") == 1 and not path.exists():
         return _fetch_hub(name)
     raise WeightsError(
@@ -85,8 +88,7 @@ def _fetch_hub(name: str) -> Path:
 
 
 def _fetch_preset(preset: Preset, progress: Progress) -> Path:
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with _lock(cache_folder() / f"{preset.name}.lock"):
+    with _making(preset.name):
         done = cached(preset.name)  # another process may have made it while we waited
         if done:
             return done
@@ -221,10 +223,11 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """One process at a time; the kernel drops the lock when its holder dies."""
+def _making(name: str) -> Iterator[None]:
+    """One process at a time makes cache entry `name`; the kernel drops a dead holder's lock."""
     import fcntl
 
-    with path.open("w") as file:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import zipfile
@@ -117,6 +118,24 @@ def test_a_half_converted_or_older_folder_is_no_cache(cache: Path, marker: str |
     if marker is not None:
         (folder / weights.MARKER).write_text(marker)
     assert weights.cached("tiny") is None
+
+
+def test_two_processes_convert_a_file_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(PARTS[0])
+    converted = []
+
+    def convert(gguf: Path, target: Path, sha256: str, progress: weights.Progress) -> Path:
+        with (cache / f"{target.name}.lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        converted.append(target)
+        return fake_convert(gguf, target, sha256, progress)
+
+    monkeypatch.setattr(weights, "_convert", convert)
+    assert weights.resolve(str(file)) == weights.resolve(str(file)) == converted[0]
+    assert len(converted) == 1
 
 
 def test_a_directory_is_itself(tmp_path: Path) -> None:
