@@ -32,7 +32,6 @@ class Sequence:
         self.wanted = 1
         self.table = pool.table()
         self.last_step = 0  # of the engine, for preempting whoever has been idle longest
-        self.preemptions = 0
 
     @property
     def pending(self) -> int:
@@ -53,8 +52,6 @@ class Sequence:
 
     def preempt(self) -> None:
         """Drop the pages and keep the tokens: they run again later, to the same values."""
-        if self.table.pages:
-            self.preemptions += 1
         self.table.release()
 
 
