@@ -29,7 +29,11 @@ Sections = Mapping[str, type]
 
 # Kubernetes puts the addresses of a Service named crossdraft-verifier into the environment under
 # the same prefix as our settings.
-_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_KUBERNETES = re.compile(
+    r"CROSSDRAFT_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+_PREFIX = "CROSSDRAFT_"
+_OTHERS = ("CROSSDRAFT_ADDRESS", "CROSSDRAFT_CACHE", "CROSSDRAFT_CONFIG")  # of no section
 
 
 def setting(
@@ -144,7 +148,7 @@ def _config_option(section: str, sections: Sections) -> Any:
 
 def env_name(section: str, name: str) -> str:
     """The environment variable of one setting."""
-    return f"CROSSDRAFT_{section}_{name}".upper()
+    return f"{_PREFIX}{section}_{name}".upper()
 
 
 def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
@@ -167,18 +171,25 @@ def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
 
 def refuse_unknown_environment(environ: Mapping[str, str], sections: Sections) -> None:
     """A misspelt variable would be a setting that silently doesn't hold."""
-    for section, config in sections.items():
-        prefix = env_name(section, "")
-        known = [env_name(section, each.name) for each in _settings(config)]
-        for variable in sorted(environ):
-            if (
-                variable.startswith(prefix)
-                and variable not in known
-                and not _KUBERNETES.fullmatch(variable.removeprefix(prefix))
-            ):
+    known = {
+        section: [env_name(section, each.name) for each in _settings(config)]
+        for section, config in sections.items()
+    }
+    everything = {*_OTHERS, *(name for names in known.values() for name in names)}
+    for variable in sorted(environ):
+        if not variable.startswith(_PREFIX) or variable in everything:
+            continue
+        if _KUBERNETES.fullmatch(variable):
+            continue
+        for section, names in known.items():
+            if variable.startswith(env_name(section, "")):
                 raise ConfigError(
-                    f"unknown environment variable {variable}{_closest(variable, known)}"
+                    f"unknown environment variable {variable}{_closest(variable, names)}"
                 )
+        close = difflib.get_close_matches(variable, everything, n=1, cutoff=0.8)
+        tables = [f"{env_name(section, '')}…" for section in known]
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join([*_OTHERS, *tables])}"
+        raise ConfigError(f"unknown environment variable {variable}; {hint}")
 
 
 def _settings(config: type) -> list[_Setting]:

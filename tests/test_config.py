@@ -104,6 +104,19 @@ def test_an_unknown_variable_of_either_service_is_refused(section: str) -> None:
         read(section, [], {"CROSSDRAFT_DRAFTER_BRIGDE": "x"})
 
 
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("CROSSDRAFT_VERIFER_MODEL", r"did you mean CROSSDRAFT_VERIFIER_MODEL\?"),
+        ("CROSSDRAFT_CACHES", r"did you mean CROSSDRAFT_CACHE\?"),
+        ("CROSSDRAFT_MODE", "known: CROSSDRAFT_ADDRESS, .*, CROSSDRAFT_VERIFIER_…"),
+    ],
+)
+def test_an_unknown_variable_of_no_service_is_refused(variable: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read("verifier", [], {variable: "x"})
+
+
 def test_variables_that_kubernetes_sets_are_left_alone() -> None:
     address = "tcp://10.0.0.1:50051"
     given = {
@@ -113,6 +126,10 @@ def test_variables_that_kubernetes_sets_are_left_alone() -> None:
         "CROSSDRAFT_VERIFIER_PORT": address,
         "CROSSDRAFT_VERIFIER_PORT_50051_TCP": address,
         "CROSSDRAFT_VERIFIER_PORT_50051_TCP_ADDR": "10.0.0.1",
+        "CROSSDRAFT_VERIFIER_HEADLESS_SERVICE_HOST": "10.0.0.1",
+        "CROSSDRAFT_SERVICE_HOST": "10.0.0.1",
+        "CROSSDRAFT_METRICS_PORT_9090_TCP": address,
+        **dict.fromkeys(("CROSSDRAFT_ADDRESS", "CROSSDRAFT_CACHE", "CROSSDRAFT_CONFIG"), "x"),
     }
     refuse_unknown_environment(given, SECTIONS)
 
