@@ -19,11 +19,18 @@ FREE_SHARE = 0.4  # of the memory free after loading; two services may share a m
 
 
 def make_pool(
-    model: PagedModel, page_size: int, memory_mib: int | None, max_sessions: int, context: int
+    model: PagedModel,
+    page_size: int,
+    memory_mib: int | None,
+    max_sessions: int,
+    context: int,
+    *,
+    shrink: bool = False,
 ) -> PagePool:
     """A pool for `max_sessions` whole contexts, or for as much as the memory allows.
 
-    Raises ConfigError if not even one context of `context` tokens fits.
+    If not even one context of `context` tokens fits: a smaller pool where `shrink` says that less
+    will do, otherwise ConfigError.
     """
     page_bytes = model.bytes_per_token * page_size
     if memory_mib is None:
@@ -33,11 +40,18 @@ def make_pool(
     wanted = max_sessions * -(-context // page_size)
     pages = min(wanted, budget // page_bytes)
     if pages * page_size < context:
-        needed = -(-context // page_size) * page_bytes
-        raise ConfigError(
-            f"kv_memory_mib is {budget >> 20}; one context of {context} tokens needs "
-            f"{-(-needed >> 20)} (or lower max_context_length)"
-        )
+        least = page_size if shrink else context
+        needed = -(-least // page_size) * page_bytes
+        given = f"kv_memory_mib is {memory_mib}"
+        if memory_mib is None:
+            given = f"{budget >> 20} MiB of memory may be used for keys and values"
+        if pages < 1 or not shrink:
+            remedy = "" if shrink else " (or lower max_context_length)"
+            raise ConfigError(
+                f"{given}; a context of {least} tokens needs {-(-needed >> 20)} MiB{remedy}"
+            )
+        log.warning("%s: the context is %d tokens instead of %d", given, pages * page_size, context)
+        context = pages * page_size
     model.allocate(pages, page_size)
     log.info(
         "KV cache: %d pages of %d tokens, %d tokens in all, %d MiB at most, enough for %.1f "

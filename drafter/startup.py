@@ -36,7 +36,9 @@ async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
     bridge = await asyncio.to_thread(_make_bridge, info, target_files, draft)
     # A draft model may need more tokens for the same text; over its context a session has k = 0.
     context = min(model.max_context_length, 2 * info.max_context_length)
-    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    pool = make_pool(
+        model, config.page_size, config.kv_memory_mib, config.max_sessions, context, shrink=True
+    )
     engine = DraftEngine(model, pool, bridge, config.max_batch_tokens, context, config.threads)
     log.info(
         "%s drafts for %s over %s: %d shared tokens, map %s",
