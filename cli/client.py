@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
-import grpc
-
+from common.errors import IncompleteStream
 from common.grpc_channel import ClientTls, open_channel
 from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.types import BridgeMode, FinishReason, Origin
@@ -121,7 +120,10 @@ class _Gathered:
 
 
 class Client:
-    """A connection to a drafter; an async context manager. Raises grpc.aio.AioRpcError."""
+    """A connection to a drafter; an async context manager. Raises grpc.aio.AioRpcError, or
+
+    IncompleteStream.
+    """
 
     def __init__(
         self, address: str, tls: ClientTls | None = None, limit: int = MAX_MESSAGE_BYTES
@@ -168,7 +170,7 @@ class Client:
             if response.HasField("summary"):
                 gathered.summary = response.summary
         if gathered.summary is None:
-            raise grpc.aio.UsageError("the stream ended without a summary")
+            raise IncompleteStream("the drafter's stream ended without a summary")
         tail = gathered.summary.tail_text
         if tail:
             last = gathered.pieces[-1]

@@ -18,6 +18,12 @@ STYLES = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}
 LEGEND = Text.assemble(("accepted drafts", "green"), " · ", ("the verifier's own", "bold"))
 
 
+# A model may write anything; what moves the cursor or rings the bell is for us to send. C0 and DEL
+# have pictures, C1 has none.
+_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
 class PieceWriter:
     """Writes pieces to stdout as they come."""
 
@@ -33,8 +39,7 @@ class PieceWriter:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
             return
-        # A model may write anything; escape sequences are for us to send.
-        text = piece.text.replace("\x1b", "␛")
+        text = piece.text.translate(_CONTROLS)
         self._console.print(Text(text, style=STYLES[piece.origin]), end="", soft_wrap=True)
 
     def end(self) -> None:

@@ -112,6 +112,12 @@ class VerifierUnavailable(CrossdraftError):
     status = grpc.StatusCode.UNAVAILABLE
 
 
+class IncompleteStream(CrossdraftError):
+    """A drafter's stream ended without its summary; nobody can say whether the text is whole."""
+
+    status = grpc.StatusCode.INTERNAL
+
+
 class ModelFailed(CrossdraftError):
     """The model's forward pass raised; the session can't go on."""
 

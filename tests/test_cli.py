@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 import grpc
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+from cli import streaming
 from cli.children import Child, free_addresses
 from cli.client import Output, Piece, Statistics
 from cli.comparison import comparison
@@ -94,6 +97,8 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     async def Generate(
         self, request: drafter_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[drafter_pb2.GenerateResponse]:
+        if request.prompt == "cut":
+            return
         if request.prompt == "full":
             raise OverCapacity("sessions", 4, 250)
         text = request.prompt or " | ".join(f"{m.role}: {m.content}" for m in request.chat.messages)
@@ -183,6 +188,23 @@ def test_a_failed_call_is_one_line(address: str) -> None:
     assert line.startswith("RESOURCE_EXHAUSTED: all 4 sessions are in use")
     (nobody,) = free_addresses(1)
     assert one_line(run("generate", "x", "--address", nobody), 1).startswith("UNAVAILABLE: ")
+
+
+def test_a_stream_without_a_summary_is_one_line(address: str) -> None:
+    line = one_line(run("generate", "cut", "--address", address), 1)
+    assert line == "crossdraft: the drafter's stream ended without a summary\n"
+
+
+def test_a_terminal_gets_no_control_characters_of_the_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(streaming, "Console", partial(Console, force_terminal=True, no_color=True))
+    writer = streaming.PieceWriter()
+    every = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
+    writer(Piece(1, f"a{every}z", Origin.DRAFT))
+    written = capsys.readouterr().out
+    assert written.startswith("a␀␁") and "␛" in written and "␍" in written and "\n" in written
+    assert not {*every} - {"\n", "\t"} & {*written}
 
 
 def test_generate_refuses_0_tokens(address: str) -> None:
