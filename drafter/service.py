@@ -78,7 +78,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         try:
             # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
             asked = await asyncio.to_thread(self._asked, request)
-            session = SpeculativeSession(self._pair, *asked, began=began)
+            session = SpeculativeSession(self._pair, *asked, began)
             text = StreamingText()
             async with aclosing(speculate(session)) as runs:
                 async for run in runs:
