@@ -15,8 +15,9 @@ from common.errors import ModelFailed, VerifierRefused, VerifierUnavailable
 from common.grpc_channel import open_channel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
-from common.types import ModelInfo, OpenSession, Proposal, RoundCost, Verdict
+from common.types import BridgeMode, ModelInfo, OpenSession, Proposal, RoundCost, Verdict
 from drafter import verifier_client
+from drafter.session import Pair, SpeculativeSession
 from drafter.verifier_client import VerifierClient
 from tests.fake_services import MESSAGE_BYTES, serving
 from tests.fake_tokenizers import byte_level_tokenizer, files_of
@@ -128,6 +129,25 @@ async def test_a_first_open_is_patient_for_a_moment(loss: str) -> None:
         session = client.session(SPEC)
         assert (await session.open()).verdict.next_token == 7
         assert fake.opened == [(5, 6), (5, 6)]
+        session.close()
+
+
+async def test_a_reopened_round_is_a_prefill_and_no_rejection() -> None:
+    async with client_of(FakeVerifier(ending)) as client:
+        info = ModelInfo("fake", FILES.sha256, 270, frozenset({0}), 64, 8, 4, 9, True, "0")
+        unused: Any = None
+        pair = Pair(unused, unused, client, info, unused, lookup=False)
+        session = SpeculativeSession(pair, SPEC, {}, 0, BridgeMode.TEXT)
+        await session.open()
+        assert session.statistics.wire_bytes > 0
+        run = await session.check(Proposal(1, 3, (8, 9)))
+        assert (run.token_ids, session.output_length) == ((7,), 2)
+        assert session.statistics.rounds == session.statistics.committed == 0
+        assert session.statistics.drafted_by_position == []
+        again = await session.propose()
+        assert (again.round, again.base_length) == (2, 4)
+        await session.check(again)
+        assert session.statistics.rounds == session.statistics.committed == 1
         session.close()
 
 
