@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 import pytest
 import torch
 
@@ -17,11 +16,10 @@ from common.grpc_channel import open_channel
 from common.grpc_server import GrpcServer, ServerSettings, Service
 from common.kv_cache import PagePool
 from common.model import PagedModel
-from common.pb import drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from common.pb import drafter_pb2_grpc, verifier_pb2_grpc
 from common.sequence import Sequence
 from common.tokenizer import TokenizerFiles, Vocabulary
-from common.types import ModelInfo, OpenSession, Proposal, Verdict
-from common.wire_verify import verdict_from_pb, verify_request_to_pb
+from common.types import ModelInfo, OpenSession
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
 from drafter.engine import DraftEngine
@@ -109,46 +107,6 @@ class RunningVerifier:
         assert self.engine.open_sessions == 0
         assert len(self.engine._batcher) == 0
         assert self.engine.pool.used_pages == 0
-
-
-class Stream:
-    """A Verify stream: what is sent, and the verdict or error that comes back."""
-
-    def __init__(self, verifier: RunningVerifier) -> None:
-        self._call = verifier.stub.Verify()
-
-    async def send(self, content: OpenSession | Proposal | verifier_pb2.VerifyRequest) -> Verdict:
-        is_message = isinstance(content, verifier_pb2.VerifyRequest)
-        await self._call.write(content if is_message else verify_request_to_pb(content))
-        response = await self._call.read()
-        assert response is not grpc.aio.EOF
-        return verdict_from_pb(response.verdict)
-
-    async def refused(
-        self, content: OpenSession | Proposal | verifier_pb2.VerifyRequest
-    ) -> Refusal:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.send(content)
-        return Refusal(caught.value)
-
-    async def ended(self) -> bool:
-        """Whether the verifier has closed the stream, with status OK."""
-        return (
-            await self._call.read() is grpc.aio.EOF
-            and await self._call.code() is grpc.StatusCode.OK
-        )
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
-class Refusal:
-    """A status as a client sees it."""
-
-    def __init__(self, error: grpc.aio.AioRpcError) -> None:
-        self.code = error.code()
-        self.message = error.details() or ""
-        self.details = dict(error.trailing_metadata() or ())
 
 
 def make_verifier(

@@ -25,8 +25,9 @@ from tests.fake_pairs import (
     known,
     target_model,
 )
-from tests.fake_services import Stream, serving_drafter, serving_verifier
+from tests.fake_services import serving_drafter, serving_verifier
 from tests.stages import at_every_stage
+from tests.verify_streams import Stream
 
 
 async def test_a_drafter_waits_for_a_verifier_that_starts_after_it(

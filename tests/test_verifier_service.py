@@ -10,13 +10,7 @@ import pytest
 from common.pb import verifier_pb2 as pb
 from common.types import FinishReason, OpenSession, Proposal, Verdict
 from common.wire_verify import verdict_from_pb, verify_once_to_pb, verify_request_to_pb
-from tests.fake_services import (
-    MESSAGE_BYTES,
-    RunningVerifier,
-    Stream,
-    count_preemptions,
-    serving_verifier,
-)
+from tests.fake_services import MESSAGE_BYTES, RunningVerifier, count_preemptions, serving_verifier
 from tests.fake_tokenizers import byte_level_tokenizer, files_of
 from tests.verifier_sessions import (
     CONTEXT,
@@ -29,6 +23,7 @@ from tests.verifier_sessions import (
     output,
     serving,
 )
+from tests.verify_streams import Stream
 
 
 async def test_a_session_answers_open_and_every_proposal() -> None:

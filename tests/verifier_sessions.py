@@ -12,12 +12,9 @@ from common.model import PagedModel
 from common.tokenizer import TokenizerFiles
 from common.types import OpenSession, Proposal, Verdict
 from tests.fake_models import random_model
-from tests.fake_services import (
-    RunningVerifier,
-    Stream,
-    serving_verifier,
-)
+from tests.fake_services import RunningVerifier, serving_verifier
 from tests.fake_tokenizers import byte_level_tokenizer, files_of
+from tests.verify_streams import Stream
 
 VOCAB = 400
 CONTEXT = 120
