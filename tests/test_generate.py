@@ -38,7 +38,7 @@ async def alone(pair: RunningPair, prompts: tuple[str, ...] = PROMPTS) -> dict[s
 
 @pytest.mark.parametrize("kind", PAIRS)
 async def test_output_is_the_targets_own_at_every_k_in_every_mode(kind: str) -> None:
-    accepted, prompts = 0, (PROMPTS[0], PROMPTS[2], PROMPTS[-1])
+    accepted, prompts = 0, (PROMPTS[2], PROMPTS[-1])
     async with serving_pair(kind, lookup=False) as pair:
         expected = await alone(pair, prompts)
         assert any(len(output.token_ids) > 10 for output in expected.values())
