@@ -148,7 +148,7 @@ async def test_eight_at_once_joining_leaving_and_preempted_the_ids_are_the_same(
     For the small targets, with every prompt.
     """
     order = random.Random(str(pair))
-    async with serving(pair, pages=CONTEXT // 4 + (24 if pair.whole else 4)) as client:
+    async with serving(pair, pages=CONTEXT // 4 + 4) as client:
         truth = await expected(client, pair)
         preempted = count_preemptions(monkeypatch)
         work = pair.work(truth)
