@@ -105,7 +105,8 @@ class DraftContext:
         if self._hopeless:
             return
         if self._bridge.identity:
-            self._frozen += target_ids
+            # A padded id has no bytes, and a narrower draft model has no row for it.
+            self._frozen += [id_ for id_ in target_ids if self._bridge.to_draft(id_) is not None]
             return
         target, token_by_token = self._bridge.target, self._encoding == "token"
         for token_id in target_ids:
