@@ -166,6 +166,7 @@ class PagedModel:
         recorder = _Recorder()
         try:
             self._run([0], [0], recorder.batch(), torch.tensor([0]))
+        # Model code that needs a cache, a mask or another shape of input fails in these ways.
         except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
             raise UnsupportedModel(
                 f"{self.config.model_type} can't run ragged batches through transformers' "

@@ -15,9 +15,10 @@ from contextlib import aclosing
 import grpc
 
 from common import wire_generate
+from common.engine_server import serve_engine
 from common.errors import Draining, InvalidField, MissingMessage, OverCapacity, PromptTooLong
 from common.grpc_channel import ClientTls, open_channel
-from common.grpc_server import GrpcServer, ServerSettings, Service
+from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.types import BridgeMode, OpenSession
@@ -207,36 +208,11 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
         tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
     channel = open_channel(config.verifier, config.max_message_bytes, tls)
     try:
-        await _serve(config, channel, on_ready)
+        pair = await build(config, channel)
+        service = DrafterService(pair, config)
+        name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+        register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
+        shell = Service(name, register, service)
+        await serve_engine(config, shell, pair.engine, service.drain, on_ready)
     finally:
         await channel.close()
-
-
-async def _serve(
-    config: DrafterConfig, channel: grpc.aio.Channel, on_ready: Callable[[int], None] | None
-) -> None:
-    pair = await build(config, channel)
-    service = DrafterService(pair, config)
-    settings = ServerSettings(
-        listen=config.listen,
-        max_message_bytes=config.max_message_bytes,
-        grace_s=config.grace_s,
-        reflection=config.reflection,
-        tls_certificate=config.tls_certificate,
-        tls_key=config.tls_key,
-        tls_client_ca=config.tls_client_ca,
-    )
-    name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
-    register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
-    server = GrpcServer(settings, [Service(name, register, service)])
-    loop = asyncio.get_running_loop()
-    pair.engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
-    pair.engine.start()
-    try:
-        port = await server.start()
-        await server.set_serving(True)
-        if on_ready is not None:
-            on_ready(port)
-        await server.run_until_signal(service.drain)
-    finally:
-        pair.engine.stop()

@@ -64,7 +64,7 @@ async def test_reading_a_request_is_off_the_event_loop_and_on_its_clock(
 
     def slow(vocabulary: Vocabulary, text: str) -> list[int]:
         threads.add(threading.get_ident())
-        time.sleep(0.2)
+        time.sleep(0.2)  # the work itself, of a known length; nothing waits for it to be over
         return encode(vocabulary, text)
 
     async with serving_pair() as pair:

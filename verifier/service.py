@@ -14,8 +14,9 @@ import grpc
 import torch
 
 from common import wire_verify
+from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
-from common.grpc_server import GrpcServer, ServerSettings, Service
+from common.grpc_server import Service
 from common.kv_sizing import make_pool
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
@@ -162,26 +163,7 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
             "%s: NOT row-invariant: output may depend on drafts and on other sessions", config.model
         )
     service = VerifierService(engine, info, files)
-    settings = ServerSettings(
-        listen=config.listen,
-        max_message_bytes=config.max_message_bytes,
-        grace_s=config.grace_s,
-        reflection=config.reflection,
-        tls_certificate=config.tls_certificate,
-        tls_key=config.tls_key,
-        tls_client_ca=config.tls_client_ca,
-    )
     name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
-    server = GrpcServer(settings, [Service(name, register, service)])
-    loop = asyncio.get_running_loop()
-    engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
-    engine.start()
-    try:
-        port = await server.start()
-        await server.set_serving(True)
-        if on_ready is not None:
-            on_ready(port)
-        await server.run_until_signal(service.drain)
-    finally:
-        engine.stop()
+    shell = Service(name, register, service)
+    await serve_engine(config, shell, engine, service.drain, on_ready)

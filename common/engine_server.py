@@ -1,0 +1,53 @@
+"""A service with an engine behind it, from start to the end of its process.
+
+Knows: which settings of a configuration the shell takes, that a dead engine ends the service, and
+the order of starting and stopping. Refuses to know: which service and which engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Protocol
+
+from common.grpc_server import Drain, GrpcServer, ServerSettings, Service
+
+
+class Engine(Protocol):
+    """What the shell needs of either engine."""
+
+    @property
+    def start(self) -> Callable[[], None]: ...
+    @property
+    def stop(self) -> Callable[[], None]: ...
+    @property
+    def on_death(self) -> Callable[[Callable[[], object]], None]: ...
+
+
+def settings_of(config: Any) -> ServerSettings:
+    """The shell's part of a service's configuration: the fields that both have."""
+    names = [field.name for field in fields(ServerSettings) if hasattr(config, field.name)]
+    return ServerSettings(**{name: getattr(config, name) for name in names})
+
+
+async def serve_engine(
+    config: Any,
+    service: Service,
+    engine: Engine,
+    drain: Drain,
+    on_ready: Callable[[int], None] | None,
+) -> None:
+    """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied."""
+    server = GrpcServer(settings_of(config), [service])
+    loop = asyncio.get_running_loop()
+    engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
+    engine.start()
+    try:
+        port = await server.start()
+        await server.set_serving(True)
+        if on_ready is not None:
+            on_ready(port)
+        await server.run_until_signal(drain)
+    finally:
+        engine.stop()
