@@ -37,11 +37,14 @@ def cells(
 ) -> list[Cell]:
     """The target alone, each mode at `main_steps`, and transformers assisted answer everything.
 
-    So does the first mode without prompt lookup: only the bridge is then compared.
+    So do the first mode and the last without prompt lookup: only the bridge is then compared.
     """
     found = [Cell(ALONE, 0, modes[0], prompts)]
     found += [Cell(mode.value, main_steps, mode, prompts) for mode in modes]
-    found.append(Cell(modes[0].value + NO_LOOKUP, main_steps, modes[0], prompts, lookup=False))
+    found += [
+        Cell(mode.value + NO_LOOKUP, main_steps, mode, prompts, lookup=False)
+        for mode in dict.fromkeys((modes[0], modes[-1]))
+    ]
     if baseline:
         found.append(Cell(ASSISTED, main_steps, None, prompts))
         found.append(Cell(PLAIN, 0, None, min(prompts, plain_prompts)))

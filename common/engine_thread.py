@@ -10,6 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -68,6 +69,21 @@ class EngineThread:
     def call(self, command: Callable[[], None]) -> None:
         """Have `command` run on the engine's thread, before its next step. Never blocks."""
         self._commands.put(command)
+
+    def gather(self, until: Callable[[], float]) -> None:
+        """On the engine's thread: run commands as they come until `until()` (time.monotonic).
+
+        `until` is asked again after each command, so that waiting ends with its reason.
+        """
+        while (left := until() - time.monotonic()) > 0:
+            try:
+                command = self._commands.get(timeout=left)
+            except queue.Empty:
+                return
+            if command is None:
+                self._commands.put(None)  # the end of the thread, which isn't ours to take
+                return
+            command()
 
     def _run(self) -> None:
         if self._threads:

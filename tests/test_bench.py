@@ -119,7 +119,7 @@ def test_every_system_answers_a_prompt_before_the_next() -> None:
     assert len(set(begins)) == 3  # who begins moves on
     systems = {(cell.system, cell.draft_steps): cell.prompts for cell in planned}
     assert systems[ALONE, 0] == systems[ASSISTED, 3] == systems["auto", 3] == 3
-    assert systems["text" + NO_LOOKUP, 3] == 3
+    assert systems["text" + NO_LOOKUP, 3] == systems["auto" + NO_LOOKUP, 3] == 3
     assert (systems[PLAIN, 0], systems["text", 1]) == (2, 1)
     assert estimate_s(planned, 10, 5.0) > estimate_s(planned[:1], 10, 5.0) == pytest.approx(6.0)
 

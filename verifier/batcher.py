@@ -2,7 +2,7 @@
 
 No fixed window: while one step runs, work gathers, and the next step takes all of it up to
 `max_batch_tokens`, decode rows before prefill rows, first come first served within each. Knows
-sessions and rows. Refuses to know models.
+sessions and rows, and who is about to come back. Refuses to know models.
 """
 
 from __future__ import annotations
@@ -67,6 +67,18 @@ class Batcher:
         self._sessions.pop(session, None)
         self._waiting.pop(session, None)
         session.sequence.table.release()
+
+    def expected_by(self, limit: float) -> float:
+        """Until when (time.monotonic, at most `limit`) waiting pays: somebody waits, and others
+        whose verdicts have just left are expected with their next proposals. 0.0: not at all.
+
+        Without this, sessions that answer within milliseconds part into two groups that take turns:
+        each finds the other's pass begun, and half of a round is spent in the queue.
+        """
+        if not self._waiting:
+            return 0.0
+        due = (s.due_at for s in self._sessions if s.due_at is not None and s.due_at <= limit)
+        return max(due, default=0.0)
 
     def next_batch(self) -> Batch | None:
         """What to run now, pages reserved; None when nobody waits."""

@@ -26,6 +26,7 @@ from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
+GATHER = 0.05  # of the last pass: how long a pass may wait for sessions that are about to be back
 RETRY_MS = 1000  # what a refused session is told to wait; about the length of a few rounds
 
 
@@ -60,6 +61,7 @@ class VerifierEngine:
         self._model = model
         self._real_ids = real_ids
         self._batcher = Batcher(limits.max_batch_tokens)
+        self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._thread = EngineThread("verifier-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
@@ -68,7 +70,9 @@ class VerifierEngine:
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Pack, forward, decide, commit. False when nobody waits."""
+        """Gather, pack, forward, decide, commit. False when nobody waits."""
+        limit = time.monotonic() + GATHER * self._pass_s
+        self._thread.gather(lambda: self._batcher.expected_by(limit))
         batch = self._batcher.next_batch()
         if batch is None:
             return False
@@ -76,6 +80,7 @@ class VerifierEngine:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
+            self._pass_s = forwarded - began
             decisions = self._decide(batch, logits)
         except Exception as cause:
             self._fail(batch, cause)

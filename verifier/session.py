@@ -6,6 +6,7 @@ and the network.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
 
 from common.engine_thread import Mailbox
@@ -13,6 +14,8 @@ from common.errors import OutOfOrder, WrongRound
 from common.kv_cache import PagePool
 from common.sequence import Sequence
 from common.types import FinishReason, OpenSession, Proposal, RoundCost, Verdict
+
+LATE = 1.5  # times as long away as the last time: not expected any more
 
 
 def cut_run(
@@ -56,9 +59,12 @@ class Session:
         self.finish_reason: FinishReason | None = None
         self._stops = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
         self._context_limit = context_limit
+        self.due_at: float | None = None  # when the next proposal is expected, once that is known
+        self._answered_at: float | None = None
         self._asked_at = 0.0
         self._started_at: float | None = None
         self._forward_s = 0.0
+        self._away_s: float | None = None  # between the last verdict and its proposal
         self._in_flight = False
 
     @property
@@ -93,6 +99,9 @@ class Session:
         self.sequence.wanted = len(draft) + 1
         # The last committed token's logits are needed again if a longer proposal follows a cut one.
         self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
+        if self._answered_at is not None:
+            self._away_s = asked_at - self._answered_at
+        self.due_at = None
         self._asked_at, self._started_at, self._forward_s = asked_at, None, 0.0
         self._in_flight = True
 
@@ -139,4 +148,7 @@ class Session:
         )
         self.round += 1
         self._in_flight = False
+        self._answered_at = time.monotonic()
+        if self._away_s is not None and self.finish_reason is None:
+            self.due_at = self._answered_at + LATE * self._away_s
         self.mailbox.post(verdict)
