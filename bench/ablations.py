@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -19,6 +19,7 @@ from rich.table import Table
 from bench import hardware, results, tables
 from bench.progress import Tell, telling
 from bench.prompts import PROMPTS
+from bench.variants import INTERSECTION, PUBLIC, UNK, Variant, variants
 from cli.fetching import fetch
 from common import native
 from common.types import BridgeMode
@@ -27,37 +28,6 @@ if TYPE_CHECKING:
     from bench.recording import Recordings
     from bench.replay import MakeContexts, Round
     from drafter.session import Pair
-
-TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
-Encoding = Literal["auto", "canonical", "token"]
-READS = {
-    "auto": "each mode its own encoding",
-    "canonical": "canonical",
-    "token": "token by token",
-}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """encoding None: the UNK ablation. own: the draft model's own chat template."""
-
-    mode: BridgeMode
-    encoding: Encoding | None
-    own: bool
-    lookup: bool = False
-
-    @property
-    def reads(self) -> str:
-        if self.encoding is None:
-            return "ids mapped, UNK for the rest"
-        return f"{'own template' if self.own else 'target text'}, {READS[self.encoding]}"
-
-    @property
-    def proposes(self) -> str:
-        return f"{self.mode.value}{' and lookup' if self.lookup else ''}"
-
-
-UNK = Variant(INTERSECTION, None, False)
 
 
 @dataclass(frozen=True)
@@ -69,23 +39,6 @@ class Result:
     al: float
     first: float
     by_position: tuple[float, ...]
-
-
-def variants(has_own_template: bool) -> list[Variant]:
-    """What the drafter does by default, with lookup and without; then one thing changed at a time.
-
-    The text mode reads canonical text by default, intersection token by token. Without an own
-    rendering of the prompts there is one template only.
-    """
-    own = has_own_template
-    defaults = (Variant(TEXT, "canonical", own), Variant(INTERSECTION, "token", own))
-    found = [*defaults, Variant(AUTO, "auto", own)]
-    found += [replace(each, lookup=True) for each in found]
-    encodings: tuple[Encoding, ...] = ("canonical", "token")
-    templates = (True, False) if own else (False,)
-    modes = (TEXT, INTERSECTION, AUTO)
-    found += [Variant(m, encoding, t) for t in templates for encoding in encodings for m in modes]
-    return [*dict.fromkeys(found), UNK]
 
 
 def context_maker(pair: Pair, variant: Variant) -> MakeContexts:
@@ -135,6 +88,7 @@ async def measure(
 ) -> list[Result]:
     """Every variant over every recording; a chooser learns within its own variant only."""
     from bench.replay import acceptance, first_acceptance, mean_acceptance_length, replay
+    from bench.string_bridge import StringBridge
     from drafter.proposer import AutoChooser
     from drafter.startup import ROW_COST, STEP_COST
 
@@ -143,7 +97,10 @@ async def measure(
         tell(f"{variant.proposes}: {variant.reads}", done, len(planned))
         chooser = AutoChooser(STEP_COST, ROW_COST)
         fresh = replace(pair, chooser=chooser, lookup=variant.lookup)
-        make = context_maker(pair, variant)
+        if variant.spelled:
+            bridge = StringBridge(pair.bridge.target, pair.bridge.draft)
+            fresh = replace(fresh, bridge=bridge)
+        make = context_maker(fresh, variant)
         rounds, _ = await replay(fresh, recordings.outputs, make, steps, variant.mode)
         by_position = acceptance(rounds)
         al, first = mean_acceptance_length(rounds), first_acceptance(rounds)
@@ -152,8 +109,9 @@ async def measure(
 
 
 def shown(found: list[Result], title: str, caption: str) -> Table:
-    unk = next((each.al for each in found if each.variant == UNK), None)
-    made = tables.table(title, ["reads", "proposes", "rounds", "AL", "first", "× UNK"], caption)
+    bars = [next((each.al for each in found if each.variant == v), None) for v in (UNK, PUBLIC)]
+    headings = ["reads", "proposes", "rounds", "AL", "first", "× UNK", "× UNK, spelling"]
+    made = tables.table(title, headings, caption)
     for each in found:
         made.add_row(
             each.variant.reads,
@@ -161,7 +119,7 @@ def shown(found: list[Result], title: str, caption: str) -> Table:
             str(len(each.rounds)),
             f"{each.al:.3f}",
             f"{each.first:.3f}",
-            tables.times(each.al / unk if unk else None),
+            *(tables.times(each.al / bar if bar else None) for bar in bars),
         )
     return made
 

@@ -6,6 +6,7 @@ import pytest
 
 from bench.rejections import Cause, causes, classify, examples
 from bench.replay import Recording, Round, acceptance, mean_acceptance_length, replay
+from bench.string_bridge import StringBridge, spellings
 from bench.unk_context import UnkContext, unknown_id
 from common.types import BridgeMode, Origin
 from drafter.bridge import Bridge
@@ -86,6 +87,25 @@ def test_unk_stands_for_what_has_no_twin(bridge: Bridge) -> None:
     assert read.count(unknown) == sum(bridge.to_draft(id_) is None for id_ in prompt)
     assert unknown_id(family("sentencepiece")) == 3  # <unk>
     assert unknown_id(family("unigram")) == 2
+
+
+def test_spellings_match_words_and_neither_newlines_nor_accents(bridge: Bridge) -> None:
+    target, draft = bridge.target, bridge.draft  # "▁the" and "\n" against "Ġthe" and "Ċ"
+    spelled = StringBridge(target, draft)
+    for data in (b"e", b"def", b" the"):
+        twin = target.id_of(data)
+        if twin is not None and (ours := draft.id_of(data)) is not None:
+            assert spelled.to_draft(twin) == ours and spelled.twin(ours) == twin
+    newline = target.id_of(b"\n")
+    assert newline is not None and bridge.to_draft(newline) is not None
+    assert spelled.to_draft(newline) is None
+    assert spelled.shared.sum() == spelled.shared_count < bridge.shared_count
+
+
+def test_the_lowest_of_the_ids_that_are_spelled_alike_is_taken() -> None:
+    found = spellings(family("sentencepiece").files)
+    assert len(set(found.values())) == len(found)
+    assert not any(spelled.startswith("▁") for spelled in found)
 
 
 # Replay.
