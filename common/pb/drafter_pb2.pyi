@@ -59,7 +59,51 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos")
+    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos", "sampling", "rule", "stop")
+    class Rule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        RULE_UNSPECIFIED: _ClassVar[GenerateRequest.Rule]
+        RULE_GREEDY: _ClassVar[GenerateRequest.Rule]
+        RULE_NO_Q: _ClassVar[GenerateRequest.Rule]
+        RULE_REJECTION: _ClassVar[GenerateRequest.Rule]
+        RULE_COUPLED: _ClassVar[GenerateRequest.Rule]
+    RULE_UNSPECIFIED: GenerateRequest.Rule
+    RULE_GREEDY: GenerateRequest.Rule
+    RULE_NO_Q: GenerateRequest.Rule
+    RULE_REJECTION: GenerateRequest.Rule
+    RULE_COUPLED: GenerateRequest.Rule
+    class Sampling(_message.Message):
+        __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_new_tokens", "logprobs")
+        class LogitBiasEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: int
+            value: float
+            def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+        TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+        TOP_K_FIELD_NUMBER: _ClassVar[int]
+        TOP_P_FIELD_NUMBER: _ClassVar[int]
+        MIN_P_FIELD_NUMBER: _ClassVar[int]
+        SEED_FIELD_NUMBER: _ClassVar[int]
+        REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+        PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+        FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+        LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+        MIN_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+        LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+        temperature: float
+        top_k: int
+        top_p: float
+        min_p: float
+        seed: int
+        repetition_penalty: float
+        presence_penalty: float
+        frequency_penalty: float
+        logit_bias: _containers.ScalarMap[int, float]
+        min_new_tokens: int
+        logprobs: int
+        def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., min_new_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +112,9 @@ class GenerateRequest(_message.Message):
     DRAFT_STEPS_FIELD_NUMBER: _ClassVar[int]
     BRIDGE_MODE_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: Chat
     prompt_token_ids: TokenIds
@@ -76,7 +123,10 @@ class GenerateRequest(_message.Message):
     draft_steps: int
     bridge_mode: BridgeMode
     ignore_eos: bool
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ...) -> None: ...
+    sampling: GenerateRequest.Sampling
+    rule: GenerateRequest.Rule
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[GenerateRequest.Sampling, _Mapping]] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("pieces", "summary")
@@ -87,17 +137,23 @@ class GenerateResponse(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
 
 class Piece(_message.Message):
-    __slots__ = ("token_id", "text", "origin")
+    __slots__ = ("token_id", "text", "origin", "logprob", "top_token_ids", "top_logprobs")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     text: str
     origin: TokenOrigin
-    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ...) -> None: ...
+    logprob: float
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ..., logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "room_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting")
+    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "room_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting", "rule", "stop_string")
     class RoomSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +176,8 @@ class Summary(_message.Message):
     TEXT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     TAIL_TEXT_FIELD_NUMBER: _ClassVar[int]
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    STOP_STRING_FIELD_NUMBER: _ClassVar[int]
     stop_reason: StopReason
     prompt_tokens: int
     output_tokens: int
@@ -135,7 +193,9 @@ class Summary(_message.Message):
     text_rounds: int
     tail_text: str
     drafting: bool
-    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., room_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ...) -> None: ...
+    rule: GenerateRequest.Rule
+    stop_string: str
+    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., room_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop_string: _Optional[str] = ...) -> None: ...
 
 class GetPairRequest(_message.Message):
     __slots__ = ()
