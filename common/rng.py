@@ -3,8 +3,8 @@
 Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
 2011): key = the seed's two halves, counter = (position, token id, purpose, 0). No state, so nothing
 depends on batches, order, restarts or replicas, and a round without drafts consumes nothing. The
-words are those of `tl.philox` bit for bit (common/rng_triton.py); floats may differ from Triton's in
-log's last ulp. Made on the CPU, whatever device they go to.
+words are those of `tl.philox` bit for bit (common/rng_triton.py); floats may differ from Triton's
+in log's last ulp. Made on the CPU, whatever device they go to.
 
 position: index in the target's sequence of the token that is decided (prompt length + new tokens
 before it). Refuses to know laws, rules and sessions.
@@ -56,12 +56,12 @@ def philox(
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    whole = np.broadcast(*counter, *key).size
+    whole = np.broadcast(*counter, *key).shape
 
     def mixed(product: Words, word: Words, key: Words) -> Words:
         high = product >> HALF
         for other in (word, key):
-            high = np.bitwise_xor(high, other, out=high if high.size == whole else None)
+            high = np.bitwise_xor(high, other, out=high if high.shape == whole else None)
         return np.bitwise_and(high, WORD, out=high)
 
     for _ in range(ROUNDS):
