@@ -121,7 +121,17 @@ async def replay(
 def info_for_replay(tokenizer_sha256: str, vocab_size: int, eos_ids: frozenset[int]) -> ModelInfo:
     """What a verifier of this target would tell, without limits in the way."""
     return ModelInfo(
-        "replayed", tokenizer_sha256, vocab_size, eos_ids, 1 << 20, 64, 64, 1 << 24, True, "bench"
+        model="replayed",
+        tokenizer_sha256=tokenizer_sha256,
+        vocab_size=vocab_size,
+        eos_ids=eos_ids,
+        max_context_length=1 << 20,
+        max_draft_tokens=64,
+        max_q_entries=256,
+        max_sessions=64,
+        max_message_bytes=1 << 24,
+        row_invariant=True,
+        version="bench",
     )
 
 

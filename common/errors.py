@@ -31,6 +31,14 @@ class InvalidField(CrossdraftError):
         super().__init__(f"{field} is {value}; it must be {limit}", field=field)
 
 
+class UnfitRule(InvalidField):
+    """An acceptance rule that doesn't go with the request's sampling parameters, or the pair."""
+
+
+class InvalidLaw(InvalidField):
+    """A row of q that is no law, or not one that its draft token could have come from."""
+
+
 class MissingMessage(CrossdraftError):
     """A stream's message came without its content, or with fields this version doesn't know."""
 

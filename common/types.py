@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from common.sampling import SamplingParams
+
 
 class FinishReason(Enum):
     """Why a session ended."""
@@ -30,7 +32,10 @@ class FinishReason(Enum):
 class AcceptanceRule(Enum):
     """How draft tokens are accepted; every rule is lossless."""
 
-    GREEDY = "greedy"
+    GREEDY = "greedy"  # accept while the draft token is p's argmax
+    NO_Q = "no_q"  # accept x with probability p(x)
+    REJECTION = "rejection"  # accept x with probability min(1, p(x) / q(x))
+    COUPLED = "coupled"  # accept while the draft token is the one that the seed draws from p
 
 
 class BridgeMode(Enum):
@@ -58,6 +63,20 @@ class OpenSession:
     stop_ids: frozenset[int] = frozenset()
     rule: AcceptanceRule = AcceptanceRule.GREEDY
     ignore_eos: bool = False
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    # So many tokens at the prompt's end are output of this session's earlier life.
+    resumed_output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class SparseRow:
+    """The law q that one draft token was sampled from, over the ids that it gave any probability.
+
+    A token that came from no law has one entry: itself, with probability 1.
+    """
+
+    ids: tuple[int, ...]
+    probabilities: tuple[float, ...]  # as many as ids; they sum to 1
 
 
 @dataclass(frozen=True)
@@ -67,6 +86,16 @@ class Proposal:
     round: int
     base_length: int
     token_ids: tuple[int, ...]
+    q: tuple[SparseRow, ...] = ()  # one for each draft token under REJECTION, otherwise none
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logarithms under the target's softmax of its own logits, before any adjustment."""
+
+    logprob: float  # of the committed token
+    top_ids: tuple[int, ...] = ()  # the likeliest at its place, best first
+    top_logprobs: tuple[float, ...] = ()  # as many
 
 
 @dataclass(frozen=True)
@@ -90,6 +119,7 @@ class Verdict:
     committed_length: int
     finish_reason: FinishReason | None = None
     cost: RoundCost = field(default_factory=RoundCost)
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each token committed, if the session asked
 
 
 @dataclass(frozen=True)
@@ -102,6 +132,7 @@ class ModelInfo:
     eos_ids: frozenset[int]
     max_context_length: int
     max_draft_tokens: int
+    max_q_entries: int  # (id, probability) pairs in one row of q
     max_sessions: int
     max_message_bytes: int
     row_invariant: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from common.acceptance import check_rule, default_rule
 from common.errors import InvalidField, MissingMessage
 from common.pb import verifier_pb2
 from common.types import (
@@ -18,13 +19,27 @@ from common.types import (
     OpenSession,
     Proposal,
     RoundCost,
+    SparseRow,
     Verdict,
 )
 from common.wire import enum_from_pb, refuse_unknown_fields
+from common.wire_sampling import (
+    logprobs_from_pb,
+    logprobs_to_pb,
+    q_from_pb,
+    q_to_pb,
+    sampling_from_pb,
+    sampling_to_pb,
+)
 
 UINT32_MAX = 2**32 - 1
 
-_RULES = {AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY}
+_RULES = {
+    AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY,
+    AcceptanceRule.NO_Q: verifier_pb2.ACCEPTANCE_RULE_NO_Q,
+    AcceptanceRule.REJECTION: verifier_pb2.ACCEPTANCE_RULE_REJECTION,
+    AcceptanceRule.COUPLED: verifier_pb2.ACCEPTANCE_RULE_COUPLED,
+}
 _FINISH = {
     FinishReason.STOP: verifier_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: verifier_pb2.FINISH_REASON_LENGTH,
@@ -32,9 +47,9 @@ _FINISH = {
 }
 
 
-def rule_from_pb(value: int, field: str = "open.acceptance_rule") -> AcceptanceRule:
-    """Unspecified lets the verifier choose; with temperature 0, the only one so far, greedy."""
-    return enum_from_pb(field, value, _RULES, unspecified=True) or AcceptanceRule.GREEDY
+def rule_from_pb(value: int, field: str = "open.acceptance_rule") -> AcceptanceRule | None:
+    """None: the verifier chooses by the sampling parameters."""
+    return enum_from_pb(field, value, _RULES, unspecified=True)
 
 
 def rule_to_pb(rule: AcceptanceRule) -> verifier_pb2.AcceptanceRule:
@@ -61,6 +76,8 @@ def open_to_pb(session: OpenSession) -> verifier_pb2.Open:
         tokenizer_sha256=session.tokenizer_sha256,
         acceptance_rule=rule_to_pb(session.rule),
         ignore_eos=session.ignore_eos,
+        sampling=sampling_to_pb(session.sampling, verifier_pb2.Open.Sampling()),
+        resumed_output_tokens=session.resumed_output_tokens,
     )
 
 
@@ -70,25 +87,39 @@ def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
         raise InvalidField("open.prompt_token_ids", "empty", "at least one id")
     if message.max_new_tokens < 1:
         raise InvalidField("open.max_new_tokens", message.max_new_tokens, "at least 1")
+    resumed, length = message.resumed_output_tokens, len(message.prompt_token_ids)
+    if resumed >= length:
+        raise InvalidField(
+            "open.resumed_output_tokens", resumed, f"less than the prompt's {length}"
+        )
+    sampling = sampling_from_pb(message.sampling)
+    rule = rule_from_pb(message.acceptance_rule) or default_rule(sampling)
+    check_rule("open.acceptance_rule", rule, sampling)
     return OpenSession(
         prompt=tuple(message.prompt_token_ids),
         max_new_tokens=message.max_new_tokens,
         tokenizer_sha256=message.tokenizer_sha256,
         stop_ids=frozenset(message.stop_token_ids),
-        rule=rule_from_pb(message.acceptance_rule),
+        rule=rule,
         ignore_eos=message.ignore_eos,
+        sampling=sampling,
+        resumed_output_tokens=resumed,
     )
 
 
 def proposal_to_pb(proposal: Proposal) -> verifier_pb2.Proposal:
     return verifier_pb2.Proposal(
-        round=proposal.round, base_length=proposal.base_length, token_ids=proposal.token_ids
+        round=proposal.round,
+        base_length=proposal.base_length,
+        token_ids=proposal.token_ids,
+        q=q_to_pb(proposal.q),
     )
 
 
 def proposal_from_pb(message: verifier_pb2.Proposal) -> Proposal:
     refuse_unknown_fields("proposal", message)
-    return Proposal(message.round, message.base_length, tuple(message.token_ids))
+    q = q_from_pb(message.q, "proposal.q")
+    return Proposal(message.round, message.base_length, tuple(message.token_ids), q)
 
 
 def verify_request_to_pb(content: OpenSession | Proposal) -> verifier_pb2.VerifyRequest:
@@ -108,18 +139,21 @@ def verify_request_from_pb(request: verifier_pb2.VerifyRequest) -> OpenSession |
 
 
 def verify_once_to_pb(
-    session: OpenSession, draft_ids: Sequence[int]
+    session: OpenSession, draft_ids: Sequence[int], q: Sequence[SparseRow] = ()
 ) -> verifier_pb2.VerifyOnceRequest:
-    return verifier_pb2.VerifyOnceRequest(open=open_to_pb(session), draft_token_ids=draft_ids)
+    return verifier_pb2.VerifyOnceRequest(
+        open=open_to_pb(session), draft_token_ids=draft_ids, q=q_to_pb(q)
+    )
 
 
 def verify_once_from_pb(
     request: verifier_pb2.VerifyOnceRequest,
-) -> tuple[OpenSession, tuple[int, ...]]:
+) -> tuple[OpenSession, tuple[int, ...], tuple[SparseRow, ...]]:
     refuse_unknown_fields("request", request)
     if not request.HasField("open"):
         raise MissingMessage("the request holds no open")
-    return open_from_pb(request.open), tuple(request.draft_token_ids)
+    session = open_from_pb(request.open)
+    return session, tuple(request.draft_token_ids), q_from_pb(request.q, "q")
 
 
 # From verifier to drafter.
@@ -154,6 +188,7 @@ def verdict_to_pb(verdict: Verdict) -> verifier_pb2.Verdict:
         committed_length=verdict.committed_length,
         finish_reason=finish_to_pb(verdict.finish_reason),
         cost=cost_to_pb(verdict.cost),
+        logprobs=logprobs_to_pb(verdict.logprobs),
     )
 
 
@@ -165,6 +200,7 @@ def verdict_from_pb(message: verifier_pb2.Verdict) -> Verdict:
         committed_length=message.committed_length,
         finish_reason=finish_from_pb(message.finish_reason),
         cost=cost_from_pb(message.cost),
+        logprobs=logprobs_from_pb(message.logprobs),
     )
 
 
@@ -176,6 +212,7 @@ def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
         eos_token_ids=sorted(info.eos_ids),
         max_context_length=info.max_context_length,
         max_draft_tokens=info.max_draft_tokens,
+        max_q_entries=info.max_q_entries,
         max_sessions=info.max_sessions,
         max_message_bytes=info.max_message_bytes,
         row_invariant=info.row_invariant,
@@ -191,6 +228,7 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
         eos_ids=frozenset(message.eos_token_ids),
         max_context_length=message.max_context_length,
         max_draft_tokens=message.max_draft_tokens,
+        max_q_entries=message.max_q_entries,
         max_sessions=message.max_sessions,
         max_message_bytes=message.max_message_bytes,
         row_invariant=message.row_invariant,

@@ -117,6 +117,7 @@ def make_verifier(
     context: int = 120,
     max_sessions: int = 16,
     max_draft_tokens: int = 8,
+    max_q_entries: int = 256,
     max_batch_tokens: int = 32,
     threads: int = THREADS,
 ) -> tuple[VerifierEngine, ModelInfo]:
@@ -139,6 +140,7 @@ def make_verifier(
         eos_ids=vocabulary.eos_ids,
         max_context_length=context,
         max_draft_tokens=max_draft_tokens,
+        max_q_entries=max_q_entries,
         max_sessions=max_sessions,
         max_message_bytes=MESSAGE_BYTES,
         row_invariant=model.row_invariant,

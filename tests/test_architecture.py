@@ -19,6 +19,7 @@ FORBIDDEN = {
 ENTRIES = {"verifier/__main__.py", "drafter/__main__.py"}
 PB_IMPORTERS = {
     "common/wire_generate.py",
+    "common/wire_sampling.py",
     "common/wire_verify.py",
     "drafter/service.py",
     "drafter/verifier_client.py",
@@ -60,7 +61,10 @@ def test_only_the_doors_import_protobuf(source: str) -> None:
     assert not uses_pb or source in PB_IMPORTERS
 
 
-@pytest.mark.parametrize("source", ["common/types.py", "common/errors.py", "common/config.py"])
+@pytest.mark.parametrize(
+    "source",
+    ["common/types.py", "common/sampling.py", "common/errors.py", "common/config.py"],
+)
 def test_the_glossary_needs_neither_torch_nor_protobuf(source: str) -> None:
     roots = {name.split(".")[0] for name in imported(source)}
     assert not roots & {"torch", "transformers", "google"}

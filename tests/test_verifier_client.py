@@ -40,7 +40,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
     async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
         sha256 = self.sha256.pop(0) if len(self.sha256) > 1 else self.sha256[0]
-        info = ModelInfo("fake", sha256, 270, frozenset({0}), 64, 8, 4, MESSAGE_BYTES, True, "0")
+        info = ModelInfo(
+            "fake", sha256, 270, frozenset({0}), 64, 8, 256, 4, MESSAGE_BYTES, True, "0"
+        )
         return wire_verify.model_to_pb(info)
 
     async def GetTokenizer(
@@ -134,7 +136,7 @@ async def test_a_first_open_is_patient_for_a_moment(loss: str) -> None:
 
 async def test_a_reopened_round_is_a_prefill_and_no_rejection() -> None:
     async with client_of(FakeVerifier(ending)) as client:
-        info = ModelInfo("fake", FILES.sha256, 270, frozenset({0}), 64, 8, 4, 9, True, "0")
+        info = ModelInfo("fake", FILES.sha256, 270, frozenset({0}), 64, 8, 256, 4, 9, True, "0")
         unused: Any = None
         pair = Pair(unused, unused, client, info, unused, lookup=False)
         session = SpeculativeSession(pair, SPEC, {}, 0, BridgeMode.TEXT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from common import wire, wire_generate, wire_verify
-from common.errors import InvalidField, MissingMessage
-from common.pb import verifier_pb2
+from common import wire, wire_generate, wire_sampling, wire_verify
+from common.errors import InvalidField, MissingMessage, UnfitRule
+from common.pb import drafter_pb2, verifier_pb2
+from common.sampling import SamplingParams
 from common.types import (
     AcceptanceRule,
     BridgeMode,
@@ -18,44 +18,10 @@ from common.types import (
     Origin,
     Proposal,
     RoundCost,
+    SparseRow,
     Verdict,
 )
-
-uint32 = st.integers(0, wire_verify.UINT32_MAX)
-ids = st.lists(uint32, max_size=20).map(tuple)
-costs = st.builds(RoundCost, uint32, uint32, uint32, uint32, uint32)
-opens = st.builds(
-    OpenSession,
-    prompt=st.lists(uint32, min_size=1, max_size=20).map(tuple),
-    max_new_tokens=st.integers(1, wire_verify.UINT32_MAX),
-    tokenizer_sha256=st.text("0123456789abcdef", max_size=64),
-    stop_ids=st.frozensets(uint32, max_size=5),
-    rule=st.sampled_from(AcceptanceRule),
-    ignore_eos=st.booleans(),
-)
-proposals = st.builds(Proposal, uint32, uint32, ids)
-verdicts = st.builds(
-    Verdict,
-    round=uint32,
-    accepted_length=uint32,
-    next_token=st.none() | uint32,
-    committed_length=uint32,
-    finish_reason=st.none() | st.sampled_from(FinishReason),
-    cost=costs,
-)
-models = st.builds(
-    ModelInfo,
-    model=st.text(max_size=20),
-    tokenizer_sha256=st.text("0123456789abcdef", max_size=64),
-    vocab_size=uint32,
-    eos_ids=st.frozensets(uint32, max_size=5),
-    max_context_length=uint32,
-    max_draft_tokens=uint32,
-    max_sessions=uint32,
-    max_message_bytes=uint32,
-    row_invariant=st.booleans(),
-    version=st.text(max_size=20),
-)
+from tests.wire_values import ids, models, opens, proposals, q_rows, samplings, verdicts
 
 
 @given(opens | proposals)
@@ -65,11 +31,20 @@ def test_requests_come_back_whole(content: OpenSession | Proposal) -> None:
     assert wire_verify.verify_request_from_pb(request) == content
 
 
-@given(opens, ids)
-def test_stateless_rounds_come_back_whole(session: OpenSession, draft: tuple[int, ...]) -> None:
-    sent = wire_verify.verify_once_to_pb(session, draft).SerializeToString()
+@given(opens, ids, q_rows)
+def test_stateless_rounds_come_back_whole(
+    session: OpenSession, draft: tuple[int, ...], q: tuple[SparseRow, ...]
+) -> None:
+    sent = wire_verify.verify_once_to_pb(session, draft, q).SerializeToString()
     request = verifier_pb2.VerifyOnceRequest.FromString(sent)
-    assert wire_verify.verify_once_from_pb(request) == (session, draft)
+    assert wire_verify.verify_once_from_pb(request) == (session, draft, q)
+
+
+@given(samplings)
+def test_parameters_come_back_whole_from_either_service(params: SamplingParams) -> None:
+    for kind in (verifier_pb2.Open.Sampling, drafter_pb2.GenerateRequest.Sampling):
+        sent = wire_sampling.sampling_to_pb(params, kind()).SerializeToString()
+        assert wire_sampling.sampling_from_pb(kind.FromString(sent)) == params
 
 
 @given(verdicts)
@@ -103,7 +78,7 @@ def test_every_enum_member_comes_back() -> None:
 
 
 def test_unspecified_is_a_value_only_where_it_means_something() -> None:
-    assert wire_verify.rule_from_pb(0) is AcceptanceRule.GREEDY
+    assert wire_verify.rule_from_pb(0) is None
     assert wire_verify.finish_from_pb(0) is None
     assert wire_generate.stop_reason_from_pb(0) is None
     assert wire_generate.bridge_from_pb(0) is None
@@ -146,6 +121,55 @@ def test_an_unknown_rule_is_refused() -> None:
         wire_verify.open_from_pb(open_message(acceptance_rule=7))
 
 
+Sampling = verifier_pb2.Open.Sampling
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rule"),
+    [
+        ({}, AcceptanceRule.GREEDY),
+        ({"temperature": 0.0, "seed": 3}, AcceptanceRule.GREEDY),
+        ({"temperature": 0.7}, AcceptanceRule.NO_Q),
+        ({"temperature": 0.7, "seed": 0}, AcceptanceRule.COUPLED),
+    ],
+)
+def test_a_session_that_names_no_rule_gets_the_one_that_fits(sampling, rule) -> None:
+    read = wire_verify.open_from_pb(open_message(sampling=Sampling(**sampling)))
+    assert read.rule is rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "sampling", "limit"),
+    [
+        ("greedy", {"temperature": 0.5}, "no_q, rejection or coupled at temperature 0.5"),
+        ("no_q", {}, "greedy at temperature 0"),
+        ("rejection", {"temperature": 0.0}, "greedy at temperature 0"),
+        ("coupled", {"seed": 3}, "greedy at temperature 0"),
+        ("coupled", {"temperature": 1.0}, "no_q or rejection without a seed"),
+    ],
+)
+def test_a_rule_that_the_parameters_do_not_allow_is_refused(rule, sampling, limit) -> None:
+    number = wire_verify.rule_to_pb(AcceptanceRule(rule))
+    message = open_message(acceptance_rule=number, sampling=Sampling(**sampling))
+    with pytest.raises(UnfitRule) as caught:
+        wire_verify.open_from_pb(message)
+    assert str(caught.value) == f"open.acceptance_rule is {rule}; it must be {limit}"
+
+
+@pytest.mark.parametrize("resumed", [2, 2**32 - 1])
+def test_more_resumed_output_than_the_prompt_holds_is_refused(resumed: int) -> None:
+    message = open_message(prompt_token_ids=[1, 2], resumed_output_tokens=resumed)
+    with pytest.raises(InvalidField, match=r"resumed_output_tokens is \d+; it must be less than"):
+        wire_verify.open_from_pb(message)
+
+
+def test_a_row_of_q_has_a_probability_for_each_id() -> None:
+    law = verifier_pb2.SparseLaw(token_ids=[1, 2], probabilities=[1.0])
+    message = verifier_pb2.Proposal(token_ids=[1], q=[law])
+    with pytest.raises(InvalidField, match=r"proposal\.q\[0\]\.probabilities is 1 values long"):
+        wire_verify.proposal_from_pb(message)
+
+
 def test_a_request_without_content_is_refused() -> None:
     with pytest.raises(MissingMessage, match="neither open nor proposal"):
         wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest())
@@ -164,6 +188,13 @@ def test_unknown_fields_are_refused_at_every_level() -> None:
     proposal = verifier_pb2.Proposal.FromString(UNKNOWN)
     with pytest.raises(MissingMessage, match="proposal carries field 100"):
         wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest(proposal=proposal))
+    sampled = verifier_pb2.Open(prompt_token_ids=[1], max_new_tokens=1)
+    sampled.sampling.MergeFromString(UNKNOWN)
+    with pytest.raises(MissingMessage, match="sampling carries field 100"):
+        wire_verify.open_from_pb(sampled)
+    law = verifier_pb2.SparseLaw.FromString(UNKNOWN)
+    with pytest.raises(MissingMessage, match=r"proposal\.q\[0\] carries field 100"):
+        wire_verify.proposal_from_pb(verifier_pb2.Proposal(q=[law]))
     with pytest.raises(MissingMessage, match="request carries field 100"):
         wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest.FromString(UNKNOWN))
 

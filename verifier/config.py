@@ -23,6 +23,9 @@ class VerifierConfig:
     listen: str = setting("127.0.0.1:50051", "Address to listen on; port 0 takes any free one.")
     max_sessions: int = setting(64, "Sessions at once.", minimum=1)
     max_draft_tokens: int = setting(16, "Draft tokens in one proposal.", minimum=0, maximum=1024)
+    max_q_entries: int = setting(
+        256, "(id, probability) pairs in one row of q.", minimum=1, maximum=65536
+    )
     max_context_length: int = setting(
         8192, "Prompt plus output, in tokens; cut to what the model has.", minimum=2
     )

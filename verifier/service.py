@@ -86,7 +86,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def VerifyOnce(
         self, request: pb.VerifyOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyOnceResponse:
-        spec, draft = wire_verify.verify_once_from_pb(request)
+        spec, draft, _ = wire_verify.verify_once_from_pb(request)
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft) as session:
             verdict = await session.mailbox.take()
@@ -145,6 +145,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         eos_ids=vocabulary.eos_ids,
         max_context_length=context,
         max_draft_tokens=config.max_draft_tokens,
+        max_q_entries=config.max_q_entries,
         max_sessions=config.max_sessions,
         max_message_bytes=config.max_message_bytes,
         row_invariant=model.row_invariant,
