@@ -7,7 +7,7 @@ shown (cli/).
 from __future__ import annotations
 
 from common.pb import drafter_pb2
-from common.types import BridgeMode, FinishReason, Origin
+from common.types import AcceptanceRule, BridgeMode, FinishReason, Origin
 from common.wire import enum_from_pb
 
 _STOP = {
@@ -19,6 +19,12 @@ _BRIDGES = {
     BridgeMode.INTERSECTION: drafter_pb2.BRIDGE_MODE_INTERSECTION,
     BridgeMode.TEXT: drafter_pb2.BRIDGE_MODE_TEXT,
     BridgeMode.AUTO: drafter_pb2.BRIDGE_MODE_AUTO,
+}
+_RULES = {
+    AcceptanceRule.GREEDY: drafter_pb2.GenerateRequest.RULE_GREEDY,
+    AcceptanceRule.NO_Q: drafter_pb2.GenerateRequest.RULE_NO_Q,
+    AcceptanceRule.REJECTION: drafter_pb2.GenerateRequest.RULE_REJECTION,
+    AcceptanceRule.COUPLED: drafter_pb2.GenerateRequest.RULE_COUPLED,
 }
 _ORIGINS = {
     Origin.DRAFT: drafter_pb2.TOKEN_ORIGIN_DRAFT,
@@ -41,6 +47,15 @@ def bridge_from_pb(value: int, field: str = "bridge_mode") -> BridgeMode | None:
 
 def bridge_to_pb(mode: BridgeMode | None) -> drafter_pb2.BridgeMode:
     return _BRIDGES[mode] if mode else drafter_pb2.BRIDGE_MODE_UNSPECIFIED
+
+
+def rule_from_pb(value: int, field: str = "rule") -> AcceptanceRule | None:
+    """None leaves the choice to the drafter."""
+    return enum_from_pb(field, value, _RULES, unspecified=True)
+
+
+def rule_to_pb(rule: AcceptanceRule | None) -> drafter_pb2.GenerateRequest.Rule:
+    return _RULES[rule] if rule else drafter_pb2.GenerateRequest.RULE_UNSPECIFIED
 
 
 def origin_from_pb(value: int, field: str = "piece.origin") -> Origin:

@@ -13,6 +13,7 @@ import torch
 
 from common.tokenizer import Role, Vocabulary
 
+NO_TARGET_ID = 1 << 31  # vocabularies are smaller
 # Which of the other side's roles a role may become, best first. BOS and PAD are nobody's proposal.
 _PARTNERS: dict[Role, tuple[Role, ...]] = {
     Role.END_OF_TEXT: (Role.END_OF_TEXT, Role.END_OF_TURN),
@@ -41,9 +42,16 @@ class Bridge:
         self.shared[ids] = True
         self.draft_real: torch.Tensor = torch.from_numpy(draft.real.copy())  # [draft.width]
         self._to_target = to_target
+        self._twins_in_order = self.to_target[self.shared].sort()
+        self._shared_ids = self.shared.nonzero().squeeze(1)
+        # Which noise a coupled draft token is drawn with: that of the target token it would be. Ids
+        # without a twin have noise that no target id has.
+        alone = torch.arange(draft.width) + NO_TARGET_ID
+        self.noise_ids = torch.where(self.shared, self.to_target, alone)  # int64 [draft.width]
         # Draft tokens that begin with a space. Asking sorts the draft's tokens: once, at start.
         self.draft_spaced = torch.zeros(draft.width, dtype=torch.bool)  # [draft.width]
         self.draft_spaced[torch.from_numpy(draft.starting_with(b" "))] = True
+        self.noise_ids_after_space = self._noise_ids_after_space(alone)  # int64 [draft.width]
         self._draft_extensions: dict[int, torch.Tensor] = {}
         if not self.identity:  # slow when first asked for: pay at start, not in a request
             _ = draft.prompt_bos, self.whole_character_starts
@@ -61,6 +69,17 @@ class Bridge:
             return torch.empty(0, dtype=torch.int64)
         longer = self.draft.starting_with(prefix)
         return torch.from_numpy(longer[longer != self.draft.id_of(prefix)].copy())
+
+    def _noise_ids_after_space(self, alone: torch.Tensor) -> torch.Tensor:
+        """noise_ids where a draft token's leading space is committed already: of what remains."""
+        if self.identity:
+            return self.noise_ids
+        noise = alone.clone()
+        for draft_id in self.draft_spaced.nonzero().squeeze(1).tolist():
+            rest = self.target.id_of(self.draft.token_bytes(draft_id)[1:])
+            if rest is not None:
+                noise[draft_id] = rest
+        return noise
 
     @property
     def shared_count(self) -> int:
@@ -92,6 +111,19 @@ class Bridge:
     def to_draft(self, target_id: int) -> int | None:
         """The draft's twin of a target id."""
         return self._to_draft.get(target_id)
+
+    def draft_ids_of(self, target_ids: torch.Tensor) -> torch.Tensor:
+        """int64: every draft id whose twin is among target_ids (int64 [n]), one by one.
+
+        Spellings may differ where bytes don't (byte fallback), so that one id can have several.
+        """
+        order, places = self._twins_in_order
+        first = torch.searchsorted(order, target_ids)
+        counts = torch.searchsorted(order, target_ids, right=True) - first
+        within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(
+            counts
+        )
+        return self._shared_ids[places[first.repeat_interleave(counts) + within]]
 
     def twin(self, draft_id: int) -> int | None:
         """The target's twin of a draft id."""

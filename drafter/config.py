@@ -41,6 +41,13 @@ class DrafterConfig:
     lookup: bool = setting(
         True, "Also propose what followed the last time the same tokens stood in the text."
     )
+    q_entries: int = setting(
+        64,
+        "Tokens at most in the law that goes along with a sampled draft token; cut to the "
+        "verifier's limit. More of them accept a little more and cost eight bytes each.",
+        minimum=1,
+        maximum=4096,
+    )
     chat_template: Literal["own", "target"] = setting(
         "own",
         "Chat template that the draft model reads: its own, or the target's.",

@@ -24,16 +24,21 @@ def choose_extension(
     after: Tensor,  # [draft vocab], logits after it
     last: int,  # that token
     extensions: Tensor,  # int64 [n], longer tokens that begin with its bytes
+    drawn: bool = False,  # its successor is drawn as the target's is, and isn't the likeliest
 ) -> int | None:
     """The token that the draft model would rather have read than `last`, if there is one.
 
     Committed text can end where the draft tokenizer would not have cut it ("oat" before "meal", a
     line's end before an indentation). The text goes on through an extension e with P(e), and
-    through `last` and its likeliest successor x with P(last) P(x | last); the likelier way wins.
+    through `last` and its likeliest successor x with P(last) P(x | last); the likelier way wins. A
+    drawn successor is likely to be the target's whatever its probability, so that P(last) counts
+    alone then.
     """
     if len(extensions) == 0:
         return None
     logits = before[extensions]
     best = int(logits.argmax())
-    successor = after.max() - after.logsumexp(dim=-1)  # log P(x | last)
-    return int(extensions[best]) if bool(logits[best] > before[last] + successor) else None
+    through_last = before[last]
+    if not drawn:
+        through_last = through_last + after.max() - after.logsumexp(dim=-1)  # log P(x | last)
+    return int(extensions[best]) if bool(logits[best] > through_last) else None

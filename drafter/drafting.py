@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from common.types import BridgeMode
+from common.types import BridgeMode, SparseRow
 from drafter.bridge import Bridge
 from drafter.context import DraftContext
+from drafter.draft_sampling import DraftSampling, Draws, certain, in_target_ids
 from drafter.engine import Draft, DraftEngine, DraftFailed
 from drafter.lookup import PromptLookup
 from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
@@ -32,6 +33,7 @@ class Drafted:
     mode: BridgeMode | None  # None: nothing was drafted
     steps: int  # draft steps taken
     bridged: list[int]  # what the draft model and the bridge gave, before lookup's word
+    q: list[SparseRow] = field(default_factory=list)  # of the first tokens: what they came from
 
 
 NOTHING = Drafted([], None, 0, [])
@@ -47,12 +49,14 @@ class Drafting:
         chooser: AutoChooser,
         contexts: Mapping[BridgeMode, DraftContext],  # for TEXT and INTERSECTION; may be one object
         mode: BridgeMode,
+        sampling: DraftSampling,
         lookup: PromptLookup | None,
         statistics: StreamStatistics,
     ) -> None:
         self._bridge = bridge
         self._engine = engine
-        self._chooser = chooser
+        self._chooser = chooser if sampling.greedy else chooser.sampled
+        self._sampling = sampling
         self._contexts = contexts
         self._mode = BridgeMode.INTERSECTION if bridge.identity else mode
         self._lookup = lookup
@@ -74,7 +78,8 @@ class Drafting:
     async def draft(self, steps: int) -> Drafted:
         """At most `steps` draft steps, and what the text itself repeats.
 
-        Nothing from then on where the draft model failed or the text outgrew its context.
+        Nothing from then on where the draft model failed or the text outgrew its context. q has a
+        row for each token if the session's rule asks for one, otherwise none.
         """
         if self.failed:
             return NOTHING
@@ -85,17 +90,30 @@ class Drafting:
         by = self._by_text if mode is BridgeMode.TEXT else self._by_intersection
         drafted = await by(steps)
         if self._lookup is not None and not self.failed:
-            improved = self._lookup.improve(drafted.token_ids)
-            drafted = replace(drafted, token_ids=improved)
+            drafted = replace(drafted, token_ids=self._looked_up(drafted.token_ids))
+        if self._sampling.with_q:
+            rest = drafted.token_ids[len(drafted.q) :]
+            drafted = replace(drafted, q=[*drafted.q, *map(certain, rest)])
         outside = time.monotonic() - began - (self._model_seconds() - models)
         self._statistics.room_s["bridge"] += outside
         return drafted
+
+    def _looked_up(self, proposal: list[int]) -> list[int]:
+        """The proposal with what the text repeats.
+
+        In front of a draw, what is repeated would replace some draws and not others: then no q
+        would be the law of what is proposed. A repetition is also less sure at a temperature.
+        """
+        assert self._lookup is not None
+        lookup = self._lookup.improve if self._sampling.greedy else self._lookup.lengthen
+        return lookup(proposal)
 
     def committed(self, token_ids: Sequence[int], drafted: Drafted) -> None:
         """A verdict on what `draft` gave (NOTHING for a prefill)."""
         began = time.monotonic()
         for context in {id(each): each for each in self._contexts.values()}.values():
             context.extend(token_ids)
+        self._sampling.commit(token_ids)
         if self._lookup is not None:
             self._lookup.extend(token_ids)
         if drafted.mode is not None:
@@ -119,7 +137,8 @@ class Drafting:
             return NOTHING
         ids, held = healed
         first = bridge.draft_spaced if held else None
-        draft = await self._ask(ids, steps, None, first, heal=not held)
+        draws = self._sampling.draws(BridgeMode.TEXT, held=bool(held))
+        draft = await self._ask(ids, steps, None, first, heal=not held, draws=draws)
         if draft is None:
             return NOTHING
         if draft.replaced:
@@ -132,11 +151,15 @@ class Drafting:
         ids = self._contexts[BridgeMode.INTERSECTION].ids()
         if ids is None:
             return NOTHING
-        draft = await self._ask(ids, steps, None if bridge.identity else bridge.shared)
+        draws = self._sampling.draws(BridgeMode.INTERSECTION)
+        # A law may hold no id without a twin, not even one that the target's tokenizer pads.
+        allowed = None if bridge.identity and draws is None else bridge.shared
+        draft = await self._ask(ids, steps, allowed, draws=draws)
         if draft is None:
             return NOTHING
         tokens = by_intersection(bridge, draft.ids)
-        return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens)
+        q = [in_target_ids(bridge, law) for law in draft.laws]
+        return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens, q)
 
     async def _ask(
         self,
@@ -145,6 +168,7 @@ class Drafting:
         allowed: Tensor | None = None,
         first: Tensor | None = None,
         heal: bool = False,
+        draws: Draws | None = None,
     ) -> Draft | None:
         room = self._engine.max_context_length - len(ids)
         if not ids:
@@ -159,7 +183,14 @@ class Drafting:
                 await reading
                 self._statistics.room_s["draft_queue"] += time.monotonic() - began
             draft = await self._engine.draft(
-                self._session, ids, min(steps, room), allowed, first, heal
+                self._session,
+                ids,
+                min(steps, room),
+                allowed,
+                first,
+                heal,
+                draws,
+                self._sampling.adjustments,
             )
         except DraftFailed:
             self.failed = True

@@ -20,6 +20,8 @@ from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
 from drafter.bridge import Bridge
+from drafter.draft_adjustments import DraftAdjustments
+from drafter.draft_sampling import Draws, Law, choose_drawn
 from drafter.draft_tokens import choose_extension, choose_greedy
 
 log = logging.getLogger(__name__)
@@ -34,10 +36,12 @@ class Draft:
     """Draft ids, newest last, and where their time went (seconds).
 
     `replaced`: the first of them stands in place of the context's last id, whose bytes it begins
-    with ("token healing"), rather than after it.
+    with ("token healing"), rather than after it. `laws`: what each was drawn from, where that goes
+    along with it.
     """
 
     ids: list[int]
+    laws: list[Law]
     replaced: bool
     forward_s: float
     queue_s: float
@@ -52,7 +56,10 @@ class DraftSession:
         self.steps_left = 0
         self.allowed: torch.Tensor | None = None  # bool [draft vocab]; None until it drafts
         self.allowed_first: torch.Tensor | None = None  # instead, in the first step
+        self.draws: Draws | None = None  # None: it takes the likeliest
+        self.adjustments: DraftAdjustments | None = None
         self.drafted: list[int] = []
+        self.laws: list[Law] = []
         self.replaced = False
         self.asked_at = 0.0
         self.forward_s = 0.0
@@ -125,25 +132,59 @@ class DraftEngine:
         assert batch, "the pool holds at least one whole context, so the first in line always runs"
         return batch
 
-    def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int]:
-        """One draft id per session from its last logit row; `replaced` is set where it heals."""
+    def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int | None]:
+        """One draft id per session from its last logit row, None where there is none to choose.
+
+        `replaced` is set where it heals.
+        """
         if not sessions:
             return []
         rows = torch.tensor([session.sequence.wanted for session in sessions]).cumsum(0) - 1
+        scores = logits[rows]  # [sessions, draft vocab], a copy
+        for index, session in enumerate(sessions):
+            if session.adjustments is not None:
+                scores[index] = session.adjustments.applied(scores[index], session.drafted)
         allowed = [session.allowed_now(self._bridge.draft_real) for session in sessions]
-        chosen: list[int] = choose_greedy(logits[rows], allowed).tolist()
+        if all(session.draws is None for session in sessions):
+            chosen: list[int | None] = choose_greedy(scores, allowed).tolist()
+        else:
+            chosen = self._draw(scores, allowed, sessions)
         for index, session in enumerate(sessions):
             if session.sequence.wanted == 2:
                 row, last = int(rows[index]), session.sequence.tokens[-1]
                 longer = self._bridge.draft_extensions(last)
-                extension = choose_extension(logits[row - 1], logits[row], last, longer)
+                drawn = session.draws is not None
+                extension = choose_extension(logits[row - 1], logits[row], last, longer, drawn)
                 if extension is not None:
                     chosen[index], session.replaced = extension, True
         return chosen
 
-    def _advance(self, session: DraftSession, token: int) -> None:
-        """One draft token more; hand the draft out when it is whole."""
-        if session.steps_left > 0:
+    def _draw(
+        self, scores: torch.Tensor, allowed: list[torch.Tensor], sessions: list[DraftSession]
+    ) -> list[int | None]:
+        """A draw for those who draw, kept with its law; the likeliest for the others."""
+        chosen: list[int | None] = [None] * len(sessions)
+        drawing = [index for index, session in enumerate(sessions) if session.draws is not None]
+        others = [index for index, session in enumerate(sessions) if session.draws is None]
+        if others:
+            tokens = choose_greedy(scores[others], [allowed[index] for index in others]).tolist()
+            for index, token in zip(others, tokens, strict=True):
+                chosen[index] = token
+        draws = [session.draws for session in sessions if session.draws is not None]
+        steps = [len(sessions[index].drafted) for index in drawing]
+        drawn = choose_drawn(scores[drawing], [allowed[i] for i in drawing], draws, steps)
+        for index, found in zip(drawing, drawn, strict=True):
+            if found is not None:
+                chosen[index] = found.token
+                if found.law is not None:
+                    sessions[index].laws.append(found.law)
+        return chosen
+
+    def _advance(self, session: DraftSession, token: int | None) -> None:
+        """One draft token more, or none; hand the draft out when it is whole."""
+        if token is None:
+            session.steps_left = 0
+        elif session.steps_left > 0:
             if session.replaced and not session.drafted:
                 del session.sequence.tokens[-1]
                 session.sequence.table.truncate(len(session.sequence.tokens))
@@ -154,8 +195,8 @@ class DraftEngine:
         if session.steps_left == 0 or token in self._stops:
             del self._waiting[session]
             queue_s = time.monotonic() - session.asked_at - session.forward_s
-            draft = Draft(session.drafted, session.replaced, session.forward_s, queue_s)
-            session.mailbox.post(draft)
+            drafted, laws, replaced = session.drafted, session.laws, session.replaced
+            session.mailbox.post(Draft(drafted, laws, replaced, session.forward_s, queue_s))
 
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
@@ -180,13 +221,15 @@ class DraftEngine:
         allowed: torch.Tensor | None = None,
         allowed_first: torch.Tensor | None = None,
         heal: bool = False,
+        draws: Draws | None = None,
+        adjustments: DraftAdjustments | None = None,
     ) -> Draft:
         """Read `context` (draft ids; what of it is known already isn't read again), then draft.
 
         At most `steps` >= 0 ids come back, fewer after an end of sequence; with 0 steps the context
         is read and nothing drafted. Only ids in `allowed` (bool [draft vocab]; None: all real ones)
         are drafted, in the first step only those in `allowed_first`, if given. `heal`: see
-        Draft.replaced. Raises DraftFailed.
+        Draft.replaced. `draws`: how; None takes the likeliest. Raises DraftFailed.
         """
         assert context and len(context) + steps <= self.max_context_length
 
@@ -195,6 +238,7 @@ class DraftEngine:
         def begin() -> None:
             session.asked_at, session.forward_s = now, 0.0
             session.allowed, session.allowed_first = allowed, allowed_first
+            session.draws, session.adjustments = draws, adjustments
             self._begin(session, context, steps, 2 if heal and len(context) > 1 else 1)
 
         self._thread.call(begin)
@@ -206,7 +250,8 @@ class DraftEngine:
 
     def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:
         session.sequence.rewrite(context, wanted)
-        session.steps_left, session.drafted, session.replaced = steps, [], False
+        session.steps_left, session.replaced = steps, False
+        session.drafted, session.laws = [], []
         if session in self._sessions:
             self._waiting[session] = None
 

@@ -41,6 +41,10 @@ class PromptLookup:
                 self._following[tuple(self._ids[at - length :])] = at
             self._ids.append(token_id)
 
+    def lengthen(self, proposal: Sequence[int]) -> list[int]:
+        """The proposal, and behind it what the text repeats; what it holds itself stays."""
+        return [*proposal, *self._continuation(proposal)[1]]
+
     def improve(self, proposal: Sequence[int]) -> list[int]:
         """The proposal with what the text repeats: in front instead, if surer, or behind it."""
         matched, repeated = self._continuation(())
@@ -49,7 +53,7 @@ class PromptLookup:
                 self._disagreed = (proposal[0], repeated[0])
             if self._lead > 0 or not proposal:
                 return repeated
-        return [*proposal, *self._continuation(proposal)[1]]
+        return self.lengthen(proposal)
 
     def _continuation(self, proposal: Sequence[int]) -> tuple[int, list[int]]:
         """(tokens that match, what followed them): after the committed ids and the proposal."""

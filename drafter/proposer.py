@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from common.tokenizer import Vocabulary
 from common.types import BridgeMode
@@ -140,6 +141,11 @@ class AutoChooser:
         self._step_cost = step_cost
         self._row_cost = row_cost
         self.pair: dict[BridgeMode, ModeStats] = _fresh()
+
+    @cached_property
+    def sampled(self) -> AutoChooser:
+        """The chooser of sessions at a temperature: fewer drafts stand there, in either mode."""
+        return AutoChooser(self._step_cost, self._row_cost)
 
     def choose(self, session: SessionStats) -> BridgeMode:
         """The mode for this session's next round: TEXT or INTERSECTION."""

@@ -9,9 +9,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.types import BridgeMode, FinishReason, ModelInfo, OpenSession, Origin, Proposal, Verdict
+from common.types import (
+    AcceptanceRule,
+    BridgeMode,
+    FinishReason,
+    ModelInfo,
+    OpenSession,
+    Origin,
+    Proposal,
+    TokenLogprobs,
+    Verdict,
+)
 from drafter.bridge import Bridge
 from drafter.context import DraftContext
+from drafter.draft_sampling import DraftSampling
 from drafter.drafting import NOTHING, Drafting
 from drafter.engine import DraftEngine
 from drafter.lookup import PromptLookup
@@ -27,6 +38,7 @@ class CommittedRun:
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] = ()  # as many, if the session asked for them
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class Pair:
     info: ModelInfo  # of the target
     chooser: AutoChooser
     lookup: bool  # whether proposals also come out of the text itself
+    q_entries: int = 64  # (id, probability) pairs at most in what goes with a draft token
 
 
 class SpeculativeSession:
@@ -71,6 +84,7 @@ class SpeculativeSession:
                 pair.chooser,
                 contexts,
                 mode,
+                DraftSampling(pair.bridge, spec, pair.info.eos_ids, pair.q_entries),
                 PromptLookup(spec.prompt) if pair.lookup else None,
                 self.statistics,
             )
@@ -83,6 +97,10 @@ class SpeculativeSession:
     def drafting(self) -> bool:
         """Whether the draft model takes part."""
         return self._drafting is not None and not self._drafting.failed
+
+    @property
+    def rule(self) -> AcceptanceRule:
+        return self._spec.rule
 
     @property
     def prompt_length(self) -> int:
@@ -113,8 +131,8 @@ class SpeculativeSession:
         self._drafted = NOTHING
         if self._drafting is not None and steps > 0:
             self._drafted = await self._drafting.draft(steps)
-        tokens = tuple(self._drafted.token_ids[:room])
-        return Proposal(self._round, self._committed_length, tokens)
+        tokens, q = tuple(self._drafted.token_ids[:room]), tuple(self._drafted.q[:room])
+        return Proposal(self._round, self._committed_length, tokens, q)
 
     async def check(self, proposal: Proposal) -> CommittedRun:
         """One round at the verifier."""
@@ -142,4 +160,4 @@ class SpeculativeSession:
             self._drafting.committed(tokens, self._drafted)
         self._committed_length = verdict.committed_length
         self._round = verdict.round + 1
-        return CommittedRun(tuple(tokens), tuple(origins), verdict.finish_reason)
+        return CommittedRun(tuple(tokens), tuple(origins), verdict.finish_reason, verdict.logprobs)

@@ -49,7 +49,8 @@ async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
         bridge.sha256[:16],
     )
     chooser = AutoChooser(STEP_COST, ROW_COST)
-    return Pair(bridge, engine, verifier, info, chooser, config.lookup)
+    q_entries = min(config.q_entries, info.max_q_entries)
+    return Pair(bridge, engine, verifier, info, chooser, config.lookup, q_entries)
 
 
 def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:

@@ -102,8 +102,8 @@ class VerifierSession:
     """One session: `open`, then `verify` until a verdict has a finish reason, then `close`.
 
     After a lost verifier the round is answered by a fresh prefill: no draft token accepted, and the
-    target's next token. The output is the same, since a target's greedy token depends on the
-    committed tokens alone.
+    target's next token. The output is the same, since a greedy or coupled token depends on nothing
+    but the committed tokens, which of them are output, and the seed.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class VerifierSession:
                 self._spec,
                 prompt=tuple(self._committed),
                 max_new_tokens=self._spec.max_new_tokens - done,
+                resumed_output_tokens=self._spec.resumed_output_tokens + done,
             )
             try:
                 verdict = await self._exchange(spec)

@@ -213,7 +213,8 @@ async def serving_drafter(
         pool = PagePool(pages, PAGE_SIZE)
         engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads)
         config = DrafterConfig(model="tiny draft", **settings)
-        pair = Pair(bridge, engine, client, info, AutoChooser(0.1, 0.03), config.lookup)
+        chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
+        pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
         service = DrafterService(pair, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
         with running(engine):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drafter.service import DrafterService
+from drafter.reply import Reply
 from drafter.session import SpeculativeSession
 
 STAGES = ("open", "propose", "check", "emit")
@@ -26,11 +26,11 @@ def at_every_stage(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
             return await do(session, *arguments)
 
         monkeypatch.setattr(SpeculativeSession, stage, entered)
-    pieces = DrafterService._pieces
+    pieces = Reply.pieces
 
-    def emitting(self: DrafterService, run: Any, text: Any, session: SpeculativeSession) -> Any:
+    def emitting(self: Reply, run: Any) -> Any:
         with pytest.raises(StopIteration):  # this stage can't wait, so that its hook mustn't
-            hook(session, "emit").__await__().__next__()
-        return pieces(self, run, text, session)
+            hook(self._session, "emit").__await__().__next__()
+        return pieces(self, run)
 
-    monkeypatch.setattr(DrafterService, "_pieces", emitting)
+    monkeypatch.setattr(Reply, "pieces", emitting)

@@ -21,6 +21,8 @@ PB_IMPORTERS = {
     "common/wire_generate.py",
     "common/wire_sampling.py",
     "common/wire_verify.py",
+    "drafter/reply.py",
+    "drafter/request.py",
     "drafter/service.py",
     "drafter/verifier_client.py",
     "verifier/service.py",

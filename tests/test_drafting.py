@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from common.types import BridgeMode
+from common.types import BridgeMode, OpenSession
 from drafter.bridge import Bridge, from_a_character
+from drafter.draft_sampling import DraftSampling
 from drafter.drafting import NOTHING, Drafted, Drafting
 from drafter.engine import DraftEngine
 from drafter.proposer import AutoChooser
@@ -36,7 +37,8 @@ def test_lookups_part_of_a_run_is_nobodys_credit(
     engine = cast(DraftEngine, SimpleNamespace(open=lambda: None))
     bridge = Bridge(family("byte-level"), family("byte-level"))
     chooser = AutoChooser(0.5, 0.25)
-    drafting = Drafting(bridge, engine, chooser, {}, TEXT, None, StreamStatistics())
+    sampling = DraftSampling(bridge, OpenSession((5,), 8, ""), frozenset(), 64)
+    drafting = Drafting(bridge, engine, chooser, {}, TEXT, sampling, None, StreamStatistics())
     drafting.committed([7], NOTHING)
     drafting.committed(committed, Drafted(proposed, TEXT, 3, bridged))
     stats: Any = chooser.pair[TEXT]

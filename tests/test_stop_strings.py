@@ -35,7 +35,10 @@ def at_once(output: list[bytes], stops: list[bytes]) -> tuple[int, bytes, bytes 
 def may_belong(text: bytes, stops: list[bytes]) -> int:
     """How many bytes at the end begin a stop string."""
     lengths = [
-        n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n]) and n <= len(text)
+        n
+        for stop in stops
+        for n in range(1, len(stop))
+        if text.endswith(stop[:n]) and n <= len(text)
     ]
     return max(lengths, default=0)
 

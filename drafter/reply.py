@@ -1,0 +1,95 @@
+"""What a Generate stream tells its client: pieces as they are certain, and the summary.
+
+Knows how committed tokens become text, where stop strings end it, and that text, ids,
+log-probabilities and usage end at one token. Refuses to know how tokens were committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from common import wire_generate
+from common.pb import drafter_pb2 as pb
+from common.tokenizer import Vocabulary
+from common.types import BridgeMode, FinishReason
+from drafter.detokenize import StreamingText
+from drafter.session import CommittedRun, SpeculativeSession
+from drafter.stop_strings import Released, StopFilter
+
+
+class Reply:
+    """One stream's."""
+
+    def __init__(
+        self, target: Vocabulary, session: SpeculativeSession, stops: Sequence[bytes]
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._text = StreamingText()
+        self._filter: StopFilter[pb.Piece] = StopFilter(stops)
+        self._reason: FinishReason | None = None
+        self._output_tokens = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing comes any more but `last`."""
+        return self._reason is not None
+
+    def pieces(self, run: CommittedRun) -> list[pb.Piece]:
+        """The tokens that certainly stand now, this run's or earlier ones'."""
+        began = time.monotonic()
+        pieces: list[pb.Piece] = []
+        for index, token_id in enumerate(run.token_ids):
+            piece = pb.Piece(token_id=token_id)
+            piece.origin = wire_generate.origin_to_pb(run.origins[index])
+            if run.logprobs:
+                told = run.logprobs[index]
+                piece.logprob = told.logprob
+                piece.top_token_ids.extend(told.top_ids)
+                piece.top_logprobs.extend(told.top_logprobs)
+            special = self._target.is_special(token_id)
+            data = b"" if special else self._target.token_bytes(token_id)
+            pieces += self._spelled(self._filter.push(piece, data))
+            if self._filter.found is not None:
+                self._reason = FinishReason.STOP
+                break
+        else:
+            self._reason = run.finish_reason
+        self._session.statistics.room_s["detokenize"] += time.monotonic() - began
+        return pieces
+
+    def last(self, pieces: list[pb.Piece]) -> pb.GenerateResponse:
+        """The last message: `pieces`, what was held back, and the summary."""
+        released, rest = self._filter.flush()
+        pieces = [*pieces, *self._spelled(released)]
+        tail = self._text.push(rest) + self._text.flush()
+        session, statistics = self._session, self._session.statistics
+        first = statistics.first_token_at or statistics.began
+        summary = pb.Summary(
+            stop_reason=wire_generate.stop_reason_to_pb(self._reason),
+            prompt_tokens=session.prompt_length,
+            output_tokens=self._output_tokens,
+            rounds=statistics.rounds,
+            mean_acceptance_length=statistics.mean_acceptance_length,
+            drafted_by_position=statistics.drafted_by_position,
+            accepted_by_position=statistics.accepted_by_position,
+            time_to_first_token_s=first - statistics.began,
+            total_s=time.monotonic() - statistics.began,
+            room_s=statistics.room_s,
+            wire_bytes=statistics.wire_bytes,
+            intersection_rounds=statistics.rounds_by_mode[BridgeMode.INTERSECTION],
+            text_rounds=statistics.rounds_by_mode[BridgeMode.TEXT],
+            tail_text=tail,
+            drafting=session.drafting,
+            rule=wire_generate.rule_to_pb(session.rule),
+            stop_string=(self._filter.found or b"").decode(),
+        )
+        return pb.GenerateResponse(pieces=pieces, summary=summary)
+
+    def _spelled(self, released: Sequence[Released[pb.Piece]]) -> list[pb.Piece]:
+        """Pieces with the text that became whole with them."""
+        self._output_tokens += len(released)
+        for piece, data in released:
+            piece.text = self._text.push(data)
+        return [piece for piece, _ in released]
