@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from drafter.draft_law import cut, draft_law, propose, propose_coupled
+from drafter.draft_law import SparseLaw, cut, draft_law, propose, propose_coupled
 from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
@@ -108,17 +108,19 @@ def _round(
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
     q_ids, q_probs = [], []
     own = torch.arange(script.vocab)
+    logits = script.q.log().float()
+    law = draft_law(logits, logits.isfinite(), **script.filters(len(logits)))  # [V + 1, V]
+    sparse = cut(law, script.slots)
     for step in range(k):
-        logits = script.q.log().float()[before[-1]]
-        law = draft_law(logits, logits.isfinite(), **script.filters(n))
-        sparse = cut(law, script.slots)
+        now = before[-1]
         if rule == Rule.COUPLED:
-            drawn = propose_coupled(law, own, seed, base + step)
+            drawn = propose_coupled(law[now], own, seed, base + step)
         else:
-            drawn = propose(sparse, own, seed, base + step)
+            mine = SparseLaw(sparse.ids[now], sparse.probs[now])
+            drawn = propose(mine, own, seed, base + step)
         before.append(drawn)
-        q_ids.append(sparse.ids)
-        q_probs.append(sparse.probs)
+        q_ids.append(sparse.ids[now])
+        q_probs.append(sparse.probs[now])
     # The last row of each session has no draft token and no q.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)
     q = None
@@ -152,7 +154,7 @@ def _round(
 
 
 def tail_probability(outcomes: Tensor, law: Tensor) -> float:
-    """Pearson's chi-square: how likely outcomes at least this far from `law` are, if they follow it.
+    """Pearson's chi-square: how likely outcomes as far from `law` or farther are if they follow it.
 
     outcomes: int64 [n]; law: float64 [cells]. Cells that expect under five outcomes count as one.
     """

@@ -7,6 +7,8 @@ no matter of luck.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +19,15 @@ from verifier.kernels.reference import decide
 
 SESSIONS = 200_000
 RANDOM = (Rule.NO_Q, Rule.REJECTION, Rule.COUPLED)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These tensors are many and small: threads that wait for each other take longer than one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def chain(seed: int, vocab: int, sharpness: float = 1.0) -> Tensor:
@@ -73,7 +84,7 @@ SCRIPTS = {
 }
 CASES = [
     *((name, rule, k) for name in ("chain",) for rule in Rule for k in (1, 2, 3, 4)),
-    *((name, rule, 3) for name in list(SCRIPTS)[1:] for rule in RANDOM),
+    *((name, rule, 2) for name in list(SCRIPTS)[1:] for rule in RANDOM),
 ]
 BIASED = ("argmax match", "masked target", "unnormalised q")
 ERROR = 1e-4 / (len(CASES) + len(BIASED))
@@ -86,7 +97,7 @@ def test_the_output_follows_the_targets_law(name: str, rule: Rule, k: int) -> No
     assert tail_probability(outcomes, script.exact(rule)) > ERROR
 
 
-# --- rules that public systems have, which the same test must refuse -------------------------------
+# --- rules that public systems have, which the same test must refuse ---------------------------
 
 
 def argmax_match(

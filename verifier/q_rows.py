@@ -1,7 +1,7 @@
 """Sparse q as it arrives: checked before it is believed, and packed for the decision.
 
-Knows what a law is. Refuses to know where it came from. Nothing can tell whether q really is the law
-that was sampled; that is the sender's part of the promise.
+Knows what a law is. Refuses to know where it came from. Nothing can tell whether q really is the
+law that was sampled; that is the sender's part of the promise.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def check_q_rows(
 ) -> None:
     """Raise InvalidField, naming the row below `field`, unless each draft token has its law.
 
-    Ids in range and distinct, probabilities neither negative nor NaN, sum within 1e-3 of one, and the
-    draft token's own probability above 0.
+    Ids in range and distinct, probabilities neither negative nor NaN, sum within 1e-3 of one, and
+    the draft token's own probability above 0.
     """
     if len(rows) != len(draft):
         raise InvalidField(field, f"{len(rows)} rows long", f"{len(draft)}, one per draft token")
