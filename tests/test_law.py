@@ -53,7 +53,7 @@ def transformers_law(
         processors.append(theirs.TopPLogitsWarper(top_p))
     if min_p is not None:
         processors.append(theirs.MinPLogitsWarper(min_p))
-    read = torch.tensor([tokens or [0]]).repeat(len(logits), 1)
+    read: Any = torch.tensor([tokens or [0]]).repeat(len(logits), 1)
     return theirs.LogitsProcessorList(processors)(read, logits).softmax(dim=-1)
 
 
@@ -114,7 +114,7 @@ def test_adjustments_and_filters_together_are_transformers_own(
     )
     first: list[Any] = []
     if bias:
-        first.append(theirs.SequenceBiasLogitsProcessor({(i,): b for i, b in bias.items()}))
+        first.append(theirs.SequenceBiasLogitsProcessor([[[i], b] for i, b in bias.items()]))
     first.append(theirs.RepetitionPenaltyLogitsProcessor(repetition))
     first.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), least, [3, 7]))
     logits = random_rows(seed, 1, 20)
