@@ -1,4 +1,4 @@
-"""From logits to the law p: what transformers' processors and warpers do, in their order.
+"""From logits to the law p, as transformers' processors and warpers do it, and a draw from a law.
 
     bias, repetition, presence and frequency, banned ids | temperature, top-k, top-p, min-p, softmax
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from common.rng import Purpose, exponential
 
 NEVER = float("-inf")
 LIKELIEST = 1024  # as many logits are sorted first where top-p asks for a sort; few laws need more
@@ -53,6 +55,22 @@ def probabilities(
     _drop_below(scores, *_least_of_top_p(scores, top_p))
     _drop_below(scores, *_least_of_min_p(scores, min_p))
     return scores.softmax(dim=-1)
+
+
+def draw(
+    weights: Tensor,  # float32 [rows, columns], >= 0, some of each row well above 0
+    seed: Tensor,  # int64 [rows]
+    position: Tensor,  # int64 [rows]
+    purpose: Purpose,
+    ids: Tensor | None = None,  # int64 [columns] or [rows, columns]: token ids; None: 0, 1, ...
+) -> Tensor:  # int64 [rows]
+    """One column per row by Gumbel-max, with probability proportional to its weight.
+
+    argmin e / weight, with the exponentials of the columns' token ids; ties to the lowest column.
+    """
+    columns = (weights > 0).any(dim=0).nonzero().squeeze(1)  # nothing is made for the others
+    noise = exponential(seed, position, columns if ids is None else ids[..., columns], purpose)
+    return columns[(noise / weights[:, columns]).argmin(dim=-1)]
 
 
 def _drop_below(scores: Tensor, rows: Tensor, least: Tensor) -> None:

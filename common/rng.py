@@ -27,7 +27,7 @@ ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Salmon et al.
 KEY_A, KEY_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 ROUNDS = 10
-BLOCK = 1 << 14  # numbers made at a time: what a round needs of them stays in the cache
+BLOCK = 1 << 15  # numbers made at a time: what a round needs of them stays in the cache
 LARGEST_UNIFORM = 1 - 2.0**-24  # the largest float32 below 1
 SERIES_BELOW = 2.0**-7  # under it -log(1 - w) is a series: 1 - w would lose w's low bits
 

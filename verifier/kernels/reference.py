@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.law import NEVER, adjusted, probabilities
-from common.rng import Purpose, exponential, uniform
+from common.law import NEVER, adjusted, draw, probabilities
+from common.rng import Purpose, uniform
 from verifier.kernels.decision import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
 
-__all__ = ["Decisions", "decide", "decide_greedy", "draw"]
+__all__ = ["Decisions", "decide", "decide_greedy"]
 
 NO_MASS = 2.0**-100  # a residual whose largest probability is below this is rounding, not a law
 
@@ -85,17 +85,6 @@ def decide(
         going = going[~ended]
         step += 1
     return Decisions(accepted, following)
-
-
-def draw(weights: Tensor, seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
-    """int64 [rows]: one id per row by Gumbel-max, with probability proportional to its weight.
-
-    weights: float32 [rows, vocab], >= 0, some of each row well above 0; they needn't sum to one.
-    seed, position: int64 [rows]. argmin e / weight, ties to the lowest id.
-    """
-    ids = (weights > 0).any(dim=0).nonzero().squeeze(1)  # nothing is made for the others
-    noise = exponential(seed, position, ids, purpose)  # [rows, ids]
-    return ids[(noise / weights[:, ids]).argmin(dim=-1)]
 
 
 def _scores(
