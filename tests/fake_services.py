@@ -124,7 +124,7 @@ def make_verifier(
     """Its own share of what verifier/service.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     model.allocate(pages, PAGE_SIZE)
-    limits = Limits(max_sessions, max_draft_tokens, context, max_batch_tokens)
+    limits = Limits(max_sessions, max_draft_tokens, context, max_batch_tokens, max_q_entries)
     engine = VerifierEngine(
         model,
         PagePool(pages, PAGE_SIZE),

@@ -19,9 +19,10 @@ from common.engine_thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong
 from common.kv_cache import PagePool
 from common.model import PagedModel
-from common.types import OpenSession, Proposal, Verdict
+from common.types import OpenSession, Proposal, SparseRow, Verdict
 from verifier.batcher import Batch, Batcher
-from verifier.kernels.reference import Decisions, decide_greedy
+from verifier.decision_batch import Outcome, decide_batch
+from verifier.proposed_laws import check_laws
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Limits:
     max_draft_tokens: int
     max_context_length: int
     max_batch_tokens: int
+    max_q_entries: int
 
 
 class VerifierEngine:
@@ -81,31 +83,23 @@ class VerifierEngine:
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
             self._pass_s = forwarded - began
-            decisions = self._decide(batch, logits)
+            outcomes = decide_batch(batch, logits, self._real_ids)
         except Exception as cause:
             self._fail(batch, cause)
             return True
-        self._commit(batch, decisions, began, forwarded)
+        self._commit(batch, outcomes, began, forwarded)
         return True
 
-    def _decide(self, batch: Batch, logits: torch.Tensor) -> Decisions | None:
-        if not batch.deciding:
-            return None  # chunks of long prompts only
-        return decide_greedy(logits, batch.draft_tokens(), batch.offsets(), self._real_ids)
-
     def _commit(
-        self, batch: Batch, decisions: Decisions | None, began: float, forwarded: float
+        self, batch: Batch, outcomes: Sequence[Outcome], began: float, forwarded: float
     ) -> None:
         for session, chunk in zip(batch.running, batch.chunks, strict=True):
             session.sequence.table.extend(len(chunk.tokens))
             session.ran(began, forwarded - began)
-        if decisions is None:
-            return
-        accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
         decided_s = time.monotonic() - forwarded
         size = (len(batch.running), batch.rows)
-        for session, a, token in zip(batch.deciding, accepted, following, strict=True):
-            session.commit(a, token, decided_s, size)
+        for session, made in zip(batch.deciding, outcomes, strict=True):
+            session.commit(made.accepted_length, made.next_token, decided_s, size, made.logprobs)
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
@@ -115,10 +109,12 @@ class VerifierEngine:
 
     # --- called on the event loop -------------------------------------------------------------
 
-    def open(self, spec: OpenSession, draft: Sequence[int] = ()) -> Session:
+    def open(
+        self, spec: OpenSession, draft: Sequence[int] = (), q: Sequence[SparseRow] = ()
+    ) -> Session:
         """Admit a session and begin its round 0: prefill, and `draft` checked with it.
 
-        Raises OverCapacity, PromptTooLong or InvalidField; nothing is held then.
+        Raises OverCapacity, PromptTooLong, InvalidLaw or InvalidField; nothing is held then.
         """
         if self._open_sessions >= self.limits.max_sessions:
             raise OverCapacity("sessions", self.limits.max_sessions, RETRY_MS)
@@ -126,20 +122,21 @@ class VerifierEngine:
             raise InvalidField("open.prompt_token_ids", "empty", "at least one token")
         if len(spec.prompt) >= self.limits.max_context_length:
             raise PromptTooLong(len(spec.prompt), self.limits.max_context_length - 1)
-        self._check_length(draft, "draft_token_ids")
+        self._check_draft(spec, draft, q, "draft_token_ids", "q")
         mailbox: Mailbox[Verdict] = Mailbox()
         session = Session(spec, self.pool, self.eos_ids, self.limits.max_context_length, mailbox)
         self._open_sessions += 1
         now = time.monotonic()
-        self._thread.call(lambda: self._begin(session, draft, now, first=True))
+        self._thread.call(lambda: self._begin(session, draft, q, now, first=True))
         return session
 
     def propose(self, session: Session, proposal: Proposal) -> None:
-        """Have a proposal checked. Raises WrongRound, OutOfOrder or InvalidField."""
+        """Have a proposal checked. Raises WrongRound, OutOfOrder, InvalidLaw or InvalidField."""
         session.expect(proposal)
-        self._check_length(proposal.token_ids, "proposal.token_ids")
+        draft, q = proposal.token_ids, proposal.q
+        self._check_draft(session.spec, draft, q, "proposal.token_ids", "proposal.q")
         now = time.monotonic()
-        self._thread.call(lambda: self._begin(session, proposal.token_ids, now, first=False))
+        self._thread.call(lambda: self._begin(session, draft, q, now, first=False))
 
     def close(self, session: Session) -> None:
         """Free the session's pages before the next step. Must be called once per `open`."""
@@ -150,14 +147,29 @@ class VerifierEngine:
     def open_sessions(self) -> int:
         return self._open_sessions
 
-    def _begin(self, session: Session, draft: Sequence[int], asked_at: float, first: bool) -> None:
+    def _begin(
+        self,
+        session: Session,
+        draft: Sequence[int],
+        q: Sequence[SparseRow],
+        asked_at: float,
+        first: bool,
+    ) -> None:
         if first:
             self._batcher.add(session)
-        session.ask(draft, asked_at)
+        session.ask(draft, asked_at, q)
         self._batcher.wait(session)
 
-    def _check_length(self, draft: Sequence[int], field: str) -> None:
+    def _check_draft(
+        self,
+        spec: OpenSession,
+        draft: Sequence[int],
+        q: Sequence[SparseRow],
+        draft_field: str,
+        q_field: str,
+    ) -> None:
         if len(draft) > self.limits.max_draft_tokens:
             raise InvalidField(
-                field, f"{len(draft)} tokens long", f"at most {self.limits.max_draft_tokens}"
+                draft_field, f"{len(draft)} tokens long", f"at most {self.limits.max_draft_tokens}"
             )
+        check_laws(q_field, q, draft, spec.rule, self.vocab_size, self.limits.max_q_entries)

@@ -22,7 +22,7 @@ from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles, Vocabulary
-from common.types import ModelInfo, OpenSession, Proposal
+from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
 from common.weights import resolve
 from common.wire import check_ids
@@ -86,15 +86,17 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def VerifyOnce(
         self, request: pb.VerifyOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyOnceResponse:
-        spec, draft, _ = wire_verify.verify_once_from_pb(request)
+        spec, draft, q = wire_verify.verify_once_from_pb(request)
         check_ids("draft_token_ids", draft, self._info.vocab_size)
-        with self._session(spec, draft) as session:
+        with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
-    def _session(self, spec: OpenSession, draft: tuple[int, ...]) -> Iterator[Session]:
-        session = self._admit(spec, draft)
+    def _session(
+        self, spec: OpenSession, draft: tuple[int, ...], q: tuple[SparseRow, ...]
+    ) -> Iterator[Session]:
+        session = self._admit(spec, draft, q)
         try:
             yield session
         finally:
@@ -103,16 +105,19 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     def _open(self, content: OpenSession | Proposal) -> Session:
         if isinstance(content, Proposal):
             raise OutOfOrder("the stream began with a proposal; it must begin with open")
-        return self._admit(content, ())
+        return self._admit(content)
 
-    def _admit(self, spec: OpenSession, draft: tuple[int, ...]) -> Session:
+    def _admit(
+        self, spec: OpenSession, draft: tuple[int, ...] = (), q: tuple[SparseRow, ...] = ()
+    ) -> Session:
         if self._draining:
             raise Draining("this verifier is shutting down; open the session on another")
         if spec.tokenizer_sha256 != self._info.tokenizer_sha256:
             raise TokenizerMismatch(spec.tokenizer_sha256, self._info.tokenizer_sha256)
         check_ids("open.prompt_token_ids", spec.prompt, self._info.vocab_size)
         check_ids("open.stop_token_ids", sorted(spec.stop_ids), self._info.vocab_size)
-        return self._engine.open(spec, draft)
+        spec.sampling.check_ids(self._info.vocab_size)
+        return self._engine.open(spec, draft, q)
 
     def _propose(self, session: Session, content: OpenSession | Proposal) -> None:
         if isinstance(content, OpenSession):
@@ -129,7 +134,13 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     context = min(config.max_context_length, model.max_context_length)
     pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
-    limits = Limits(config.max_sessions, config.max_draft_tokens, context, config.max_batch_tokens)
+    limits = Limits(
+        config.max_sessions,
+        config.max_draft_tokens,
+        context,
+        config.max_batch_tokens,
+        config.max_q_entries,
+    )
     engine = VerifierEngine(
         model,
         pool,

@@ -6,14 +6,25 @@ and the network.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence as Seq
 
 from common.engine_thread import Mailbox
 from common.errors import OutOfOrder, WrongRound
 from common.kv_cache import PagePool
+from common.rng import seed_word
 from common.sequence import Sequence
-from common.types import FinishReason, OpenSession, Proposal, RoundCost, Verdict
+from common.types import (
+    FinishReason,
+    OpenSession,
+    Proposal,
+    RoundCost,
+    SparseRow,
+    TokenLogprobs,
+    Verdict,
+)
+from verifier.tally import Tally
 
 LATE = 1.5  # times as long away as the last time: not expected any more
 
@@ -57,7 +68,12 @@ class Session:
         self.round = 0  # of the round being checked, or expected next
         self.committed_length = len(spec.prompt)
         self.finish_reason: FinishReason | None = None
+        self.q: tuple[SparseRow, ...] = ()  # of the draft tokens being checked
+        seed = spec.sampling.seed
+        # As int64. Without a seed, numbers that no other session has, here or anywhere.
+        self.seed = seed_word(secrets.randbits(64) if seed is None else seed)
         self._stops = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
+        self.tally = Tally(spec, self._stops) if spec.sampling.adjusts else None
         self._context_limit = context_limit
         self.due_at: float | None = None  # when the next proposal is expected, once that is known
         self._answered_at: float | None = None
@@ -72,6 +88,16 @@ class Session:
         """The draft tokens being checked."""
         return self.sequence.tokens[self.committed_length :]
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether this round's logits change before temperature."""
+        return self.tally is not None and self.tally.acts
+
+    @property
+    def takes_argmax(self) -> bool:
+        """Whether this round is decided by the target's bare logits."""
+        return self.spec.sampling.greedy and not self.adjusts
+
     def expect(self, proposal: Proposal) -> None:
         """Raise WrongRound or OutOfOrder unless the proposal is the one that comes next."""
         if self.finish_reason is not None or self._in_flight:
@@ -84,16 +110,17 @@ class Session:
                 "base_length", proposal.base_length, self.committed_length, self.committed_length
             )
 
-    def ask(self, draft: Seq[int], asked_at: float) -> None:
+    def ask(self, draft: Seq[int], asked_at: float, q: Seq[SparseRow] = ()) -> None:
         """Begin a round that was asked for at `asked_at` (time.monotonic).
 
+        q: the law of each draft token if the rule is rejection, otherwise empty.
         Draft tokens past the session's end can't stand, so they don't run.
         """
         room = min(
             self.spec.max_new_tokens - (self.committed_length - len(self.spec.prompt)),
             self._context_limit - self.committed_length,
         )
-        draft = draft[: room - 1]
+        draft, self.q = draft[: room - 1], tuple(q[: room - 1])
         del self.sequence.tokens[self.committed_length :]
         self.sequence.tokens.extend(draft)
         self.sequence.wanted = len(draft) + 1
@@ -112,9 +139,17 @@ class Session:
         self._forward_s += forward_s
 
     def commit(
-        self, accepted: int, next_token: int, decide_s: float, batch: tuple[int, int]
+        self,
+        accepted: int,
+        next_token: int,
+        decide_s: float,
+        batch: tuple[int, int],
+        logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> None:
-        """End the round: commit, roll back, and post the verdict. batch: its (sessions, rows)."""
+        """End the round: commit, roll back, and post the verdict.
+
+        batch: its (sessions, rows). logprobs: of the whole run, if the session wants them.
+        """
         run = [*self.draft[:accepted], next_token]
         count, self.finish_reason = cut_run(
             run,
@@ -127,6 +162,8 @@ class Session:
         del self.sequence.tokens[self.committed_length :]
         self.sequence.tokens.extend(run[:count])
         self.committed_length += count
+        if self.tally is not None:
+            self.tally.commit(run[:count])
         self.sequence.wanted = 1
         # The keys of rejected draft tokens go; the newest token has none yet.
         self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
@@ -145,6 +182,7 @@ class Session:
             committed_length=self.committed_length,
             finish_reason=self.finish_reason,
             cost=cost,
+            logprobs=logprobs[:count],
         )
         self.round += 1
         self._in_flight = False

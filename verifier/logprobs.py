@@ -1,0 +1,42 @@
+"""Log-probabilities of committed tokens: of the target's own law, before all that a request asks.
+
+Each row is computed alone, from its logits alone, so that a token's value has the same bits at any
+k and in any batch. Refuses to know sessions and rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from common.types import TokenLogprobs
+
+
+def run_logprobs(
+    logits: Tensor,  # [rows, vocab], any float dtype; row i is what decided run[i]
+    run: Sequence[int],  # as many
+    top: int,  # how many of the likeliest ids to tell; fewer if fewer exist
+    real_ids: Tensor | None = None,  # bool [vocab]: ids that exist; None: all
+) -> tuple[TokenLogprobs, ...]:
+    """Natural logarithms of softmax(logits). Of equal values, the lower id comes first."""
+    if real_ids is not None and bool(real_ids.all()):
+        real_ids = None
+    return tuple(
+        _token_logprobs(row, token, top, real_ids) for row, token in zip(logits, run, strict=True)
+    )
+
+
+def _token_logprobs(row: Tensor, token: int, top: int, real_ids: Tensor | None) -> TokenLogprobs:
+    values = row.to(torch.float32)  # [vocab]
+    if real_ids is not None:
+        values = values.masked_fill(~real_ids, float("-inf"))
+    values = values.log_softmax(dim=-1)
+    told = min(top, len(values) if real_ids is None else int(real_ids.sum()))
+    if not told:
+        return TokenLogprobs(float(values[token]))
+    # All ids at the last place's value compete for it, in the order of their numbers.
+    ids = (values >= values.topk(told).values[-1]).nonzero().squeeze(1)
+    ids = ids[values[ids].argsort(descending=True, stable=True)][:told]
+    return TokenLogprobs(float(values[token]), tuple(ids.tolist()), tuple(values[ids].tolist()))
