@@ -14,8 +14,16 @@ from typing import Any
 from common.errors import IncompleteStream
 from common.grpc_channel import ClientTls, open_channel
 from common.pb import drafter_pb2, drafter_pb2_grpc
-from common.types import BridgeMode, FinishReason, Origin
-from common.wire_generate import bridge_to_pb, origin_from_pb, stop_reason_from_pb
+from common.sampling import SamplingParams
+from common.types import AcceptanceRule, BridgeMode, FinishReason, Origin, TokenLogprobs
+from common.wire_generate import (
+    bridge_to_pb,
+    origin_from_pb,
+    rule_from_pb,
+    rule_to_pb,
+    stop_reason_from_pb,
+)
+from common.wire_sampling import sampling_to_pb
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 
@@ -31,7 +39,10 @@ class Request:
     draft_steps: int | None = None  # None: the drafter's setting; 0: the target alone
     bridge: BridgeMode | None = None  # None: the drafter's setting
     stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # the output ends before the first of these
     ignore_eos: bool = False
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # greedy
+    rule: AcceptanceRule | None = None  # None: what suits the sampling and the pair
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Piece:
     token_id: int
     text: str
     origin: Origin
+    logprobs: TokenLogprobs | None = None  # if asked for
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ class Statistics:
     intersection_rounds: int
     text_rounds: int
     drafting: bool
+    rule: AcceptanceRule | None = None
+    stop_string: str = ""
 
     @property
     def tokens_per_s(self) -> float:
@@ -83,15 +97,26 @@ class Output:
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
     statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if asked for
 
     def as_json(self) -> dict[str, Any]:
         statistics = asdict(self.statistics)
-        reason = statistics.pop("stop_reason")
+        reason, rule = statistics.pop("stop_reason"), statistics.pop("rule")
+        logprobs = {"logprobs": [asdict(each) for each in self.logprobs]} if self.logprobs else {}
+        prompt, output = self.statistics.prompt_tokens, self.statistics.output_tokens
         return {
             "text": self.text,
             "token_ids": self.token_ids,
             "origins": [origin.value for origin in self.origins],
+            **logprobs,
             "stop_reason": reason.value if reason else None,
+            "stop_string": statistics.pop("stop_string") or None,
+            "rule": rule.value if rule else None,
+            "usage": {
+                "prompt_tokens": prompt,
+                "output_tokens": output,
+                "total_tokens": prompt + output,
+            },
             "statistics": {
                 **statistics,
                 "tokens_per_s": self.statistics.tokens_per_s,
@@ -164,7 +189,7 @@ class Client:
         gathered = _Gathered()
         async for response in self._stub.Generate(_request_to_pb(request), timeout=timeout_s):
             for message in response.pieces:
-                piece = Piece(message.token_id, message.text, origin_from_pb(message.origin))
+                piece = _piece_from_pb(message)
                 gathered.pieces.append(piece)
                 on_piece(piece)
             if response.HasField("summary"):
@@ -174,13 +199,22 @@ class Client:
         tail = gathered.summary.tail_text
         if tail:
             last = gathered.pieces[-1]
-            on_piece(Piece(last.token_id, tail, last.origin))
+            on_piece(Piece(last.token_id, tail, last.origin, last.logprobs))
         return Output(
             text="".join(piece.text for piece in gathered.pieces) + tail,
             token_ids=tuple(piece.token_id for piece in gathered.pieces),
             origins=tuple(piece.origin for piece in gathered.pieces),
             statistics=_statistics_from_pb(gathered.summary),
+            logprobs=tuple(piece.logprobs for piece in gathered.pieces if piece.logprobs),
         )
+
+
+def _piece_from_pb(message: drafter_pb2.Piece) -> Piece:
+    logprobs = None
+    if message.HasField("logprob"):
+        top_ids, top_logprobs = tuple(message.top_token_ids), tuple(message.top_logprobs)
+        logprobs = TokenLogprobs(message.logprob, top_ids, top_logprobs)
+    return Piece(message.token_id, message.text, origin_from_pb(message.origin), logprobs)
 
 
 def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
@@ -190,6 +224,9 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
         draft_steps=request.draft_steps,
         bridge_mode=bridge_to_pb(request.bridge),
         ignore_eos=request.ignore_eos,
+        stop=request.stop,
+        rule=rule_to_pb(request.rule),
+        sampling=sampling_to_pb(request.sampling, drafter_pb2.GenerateRequest.Sampling()),
     )
     if request.prompt is not None:
         message.prompt = request.prompt
@@ -219,4 +256,6 @@ def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
         intersection_rounds=summary.intersection_rounds,
         text_rounds=summary.text_rounds,
         drafting=summary.drafting,
+        rule=rule_from_pb(summary.rule),
+        stop_string=summary.stop_string,
     )
