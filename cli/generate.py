@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from typing import Any
 
 import click
 import grpc
 
 from cli.client import Client, Request
+from cli.sampling_options import sampling_of, sampling_options
 from cli.streaming import PieceWriter, one_line, rpc_line
 from common.grpc_channel import ClientTls
-from common.types import BridgeMode
+from common.types import AcceptanceRule, BridgeMode
 
 ADDRESS = "127.0.0.1:50052"
 
@@ -31,6 +33,26 @@ ADDRESS = "127.0.0.1:50052"
     default=128,
     show_default=True,
     help="Where to stop at the latest.",
+)
+@click.option(
+    "--stop",
+    multiple=True,
+    metavar="TEXT",
+    help="End the output before this text. May be given many times; the first to come ends it.",
+)
+@click.option(
+    "--stop-token-id",
+    "stop_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="End the output with this token of the target. May be given many times.",
+)
+@sampling_options
+@click.option(
+    "--rule",
+    type=click.Choice([rule.value for rule in AcceptanceRule]),
+    help="How drafts are accepted; the text follows the same law with each. Left out: what suits "
+    "the flags and the pair.",
 )
 @click.option(
     "--draft-steps",
@@ -60,12 +82,16 @@ def generate(
     chat: bool,
     system: str | None,
     max_new_tokens: int,
+    stop: tuple[str, ...],
+    stop_ids: tuple[int, ...],
+    rule: str | None,
     draft_steps: int | None,
     bridge: str | None,
     address: str,
     tls_ca: str | None,
     timeout_s: float | None,
     as_json: bool,
+    **sampling: Any,
 ) -> None:
     """Generate text from PROMPT; - reads it from standard input.
 
@@ -81,7 +107,12 @@ def generate(
         messages=(*messages, ("user", prompt)) if chat or messages else None,
         draft_steps=draft_steps,
         bridge=BridgeMode(bridge) if bridge else None,
+        stop=stop,
+        stop_ids=stop_ids,
+        sampling=sampling_of(sampling),
+        rule=AcceptanceRule(rule) if rule else None,
     )
+    as_json = as_json or request.sampling.logprobs is not None
     tls = ClientTls(tls_ca) if tls_ca else None
     try:
         asyncio.run(_generate(address, tls, request, timeout_s, as_json))

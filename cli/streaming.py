@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.client import Piece, Statistics
-from common.types import Origin
+from common.types import AcceptanceRule, Origin
 
 STYLES = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}
 LEGEND = Text.assemble(("accepted drafts", "green"), " · ", ("the verifier's own", "bold"))
@@ -52,13 +52,18 @@ class PieceWriter:
 def one_line(statistics: Statistics) -> str:
     """The statistics of one stream, for a person."""
     reason = statistics.stop_reason.value if statistics.stop_reason else "unknown"
+    if statistics.stop_string:
+        reason = f"the stop string {statistics.stop_string!r}"
     parts = [
+        f"{statistics.prompt_tokens} prompt tokens",
         f"{statistics.output_tokens} tokens",
         f"{statistics.tokens_per_s:.1f} tokens/s",
         f"first token after {statistics.time_to_first_token_s:.2f} s",
         f"AL {statistics.mean_acceptance_length:.2f}",
         f"ended by {reason}",
     ]
+    if statistics.rule is not None and statistics.rule is not AcceptanceRule.GREEDY:
+        parts.append(f"rule {statistics.rule.value}")
     if not statistics.drafting:
         parts.append("without drafts")
     return " · ".join(parts)

@@ -99,6 +99,16 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     ) -> AsyncIterator[drafter_pb2.GenerateResponse]:
         if request.prompt == "cut":
             return
+        if request.prompt == "echo":
+            text = " ".join(str(request).split())
+            summary = drafter_pb2.Summary(stop_string="END", prompt_tokens=2, rule=request.rule)
+            piece = drafter_pb2.Piece(text=text, origin=drafter_pb2.TOKEN_ORIGIN_VERIFIER)
+            if request.sampling.HasField("logprobs"):
+                piece.logprob = -0.5
+                piece.top_token_ids.extend([5, 6])
+                piece.top_logprobs.extend([-0.5, -1.5])
+            yield drafter_pb2.GenerateResponse(pieces=[piece], summary=summary)
+            return
         if request.prompt == "full":
             raise OverCapacity("sessions", 4, 250)
         text = request.prompt or " | ".join(f"{m.role}: {m.content}" for m in request.chat.messages)
@@ -159,7 +169,7 @@ def test_generate_streams_plain_text_when_piped(address: str) -> None:
     result = run("generate", "hello ", "--address", address)
     assert result.exit_code == 0, result.output
     assert result.stdout == "hello é\ufffd\n"
-    assert "3 tokens · 4.0 tokens/s · first token after 0.50 s · AL 2.00" in result.stderr
+    assert "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · AL 2.00" in result.stderr
 
 
 def test_generate_reads_standard_input_and_makes_chats(address: str) -> None:
@@ -181,6 +191,57 @@ def test_generate_json_is_one_object_and_nothing_else(address: str) -> None:
     assert answer["statistics"]["drafting"] is False
     assert answer["statistics"]["room_s"] == {"bridge": 0.25}
     assert answer["statistics"]["acceptance_by_position"] == [1.0]
+
+
+SAMPLING_FLAGS = {
+    "--temperature=0.7": "temperature: 0.7",
+    "--top-k=5": "top_k: 5",
+    "--top-p=0.9": "top_p: 0.9",
+    "--min-p=0.1": "min_p: 0.1",
+    "--seed=0": "seed: 0",
+    "--repetition-penalty=1.5": "repetition_penalty: 1.5",
+    "--presence-penalty=-2": "presence_penalty: -2",
+    "--frequency-penalty=2": "frequency_penalty: 2",
+    "--logit-bias=7=-1.5": "logit_bias { key: 7 value: -1.5 }",
+    "--min-new-tokens=3": "min_new_tokens: 3",
+    "--stop=END": 'stop: "END"',
+    "--stop-token-id=9": "stop_token_ids: 9",
+    "--rule=no_q": "rule: RULE_NO_Q",
+}
+
+
+def test_what_a_request_may_say_has_a_flag(address: str) -> None:
+    result = run("generate", "echo", *SAMPLING_FLAGS, "--address", address)
+    assert result.exit_code == 0, result.output
+    assert all(told in result.stdout for told in SAMPLING_FLAGS.values()), result.stdout
+    assert "ended by the stop string 'END'" in result.stderr and "rule no_q" in result.stderr
+    plain = run("generate", "echo", "--address", address).stdout
+    assert not any(told.split(":")[0] + ":" in plain for told in SAMPLING_FLAGS.values())
+
+
+def test_log_probabilities_and_usage_are_in_the_json_object(address: str) -> None:
+    answer = json.loads(run("generate", "echo", "--logprobs=2", "--address", address).stdout)
+    assert answer["logprobs"] == [
+        {"logprob": -0.5, "top_ids": [5, 6], "top_logprobs": [-0.5, -1.5]}
+    ]
+    assert answer["usage"] == {"prompt_tokens": 2, "output_tokens": 0, "total_tokens": 2}
+    assert (answer["stop_string"], answer["rule"]) == ("END", None)
+    assert "logprobs" not in json.loads(run("generate", "x", "--json", "--address", address).stdout)
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--temperature=-1", "--temperature is -1.0; it must be 0 (greedy) or from"),
+        ("--temperature=nan", "--temperature is nan"),
+        ("--top-k=0", "--top-k is 0"),
+        ("--presence-penalty=3", "--presence-penalty is 3.0; it must be from -2 to 2"),
+        ("--logit-bias=7", "'7' isn't a token id, an equals sign and a number"),
+        ("--rule=best", "--rule"),
+    ],
+)
+def test_a_flag_out_of_range_is_named(flag: str, words: str) -> None:
+    assert words in one_line(run("generate", "x", flag), 2)
 
 
 def test_a_failed_call_is_one_line(address: str) -> None:
