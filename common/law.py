@@ -68,6 +68,8 @@ def draw(
 
     argmin e / weight, with the exponentials of the columns' token ids; ties to the lowest column.
     """
+    if not len(weights):
+        return torch.empty(0, dtype=torch.int64, device=weights.device)
     columns = (weights > 0).any(dim=0).nonzero().squeeze(1)  # nothing is made for the others
     noise = exponential(seed, position, columns if ids is None else ids[..., columns], purpose)
     return columns[(noise / weights[:, columns]).argmin(dim=-1)]
