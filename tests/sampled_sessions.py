@@ -23,6 +23,9 @@ from tests.verify_streams import Stream
 
 Drafts = Callable[[Sequence[int], int], list[int]]  # (output so far, room) -> draft tokens
 
+# The target alone hardly repeats itself, nor any draft: a few ids that it must like.
+FAVOURED = tuple((token_id, 9.0) for token_id in range(33, 38))
+
 GREEDY, NO_Q = AcceptanceRule.GREEDY, AcceptanceRule.NO_Q
 REJECTION, COUPLED = AcceptanceRule.REJECTION, AcceptanceRule.COUPLED
 
@@ -83,12 +86,12 @@ def half_right(truth: Sequence[int], k: int) -> Drafts:
     return draft
 
 
-def any_tokens(k: int, seed: int = 0) -> Drafts:
+def any_tokens(k: int, seed: int = 0, among: Sequence[int] = range(VOCAB)) -> Drafts:
     """Random ones, the same at the same place."""
 
     def draft(output: Sequence[int], room: int) -> list[int]:
         rng = random.Random(1000 * seed + len(output))
-        return [rng.randrange(VOCAB) for _ in range(min(k, room))]
+        return [rng.choice(among) for _ in range(min(k, room))]
 
     return draft
 

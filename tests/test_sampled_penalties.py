@@ -10,6 +10,7 @@ from common.types import FinishReason
 from common.wire_verify import verdict_from_pb, verify_once_to_pb
 from tests.sampled_sessions import (
     COUPLED,
+    FAVOURED,
     GREEDY,
     any_tokens,
     half_right,
@@ -22,8 +23,6 @@ from tests.sampled_sessions import (
 from tests.target_alone import bare_logits
 from tests.verifier_sessions import PROMPT, VOCAB, serving
 
-# The target alone hardly repeats itself: a few ids that it must like are what penalties then move.
-FAVOURED = tuple((token_id, 9.0) for token_id in range(33, 38))
 PENALTIES: list[dict[str, Any]] = [
     {"presence_penalty": -2.0},
     {"presence_penalty": 2.0, "frequency_penalty": 2.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from common.wire_verify import verdict_from_pb, verify_once_to_pb
 from tests.fake_services import RunningVerifier, count_preemptions
 from tests.sampled_sessions import (
     COUPLED,
+    FAVOURED,
     GREEDY,
     NO_Q,
     REJECTION,
+    Drafts,
     Run,
     any_tokens,
     changing,
@@ -109,12 +112,18 @@ def mixed(verifier: RunningVerifier) -> list[OpenSession]:
     ]
 
 
+async def changing_drafts(verifier: RunningVerifier, specs: list[OpenSession]) -> list[Drafts]:
+    """Of every worth, for each."""
+    return [changing((await run(verifier, spec)).tokens) for spec in specs]
+
+
 async def alone_and_together(
-    verifier: RunningVerifier, specs: list[OpenSession], *others: OpenSession
+    verifier: RunningVerifier,
+    specs: list[OpenSession],
+    drafts: list[Drafts],
+    others: Sequence[OpenSession] = (),
 ) -> tuple[list[Run], list[Run], list[Run]]:
-    """(each alone, the same at once, the others beside them), with drafts of every worth."""
-    truths = [(await run(verifier, spec)).tokens for spec in specs]
-    drafts = [changing(truth) for truth in truths]
+    """(each alone, the same at once, the others beside them)."""
     alone = [await run(verifier, spec, own) for spec, own in zip(specs, drafts, strict=True)]
     opened = asyncio.Barrier(len(specs))
     runs = await asyncio.gather(
@@ -127,7 +136,9 @@ async def alone_and_together(
 async def test_among_mixed_requests_everyone_gets_what_it_gets_alone() -> None:
     async with serving(pages=512, max_batch_tokens=64, max_sessions=24) as verifier:
         specs, unseeded = mixed(verifier), sampled(verifier, NO_Q, temperature=1.3)
-        alone, together, others = await alone_and_together(verifier, specs, *[unseeded] * 3)
+        drafts = await changing_drafts(verifier, specs)
+        made = await alone_and_together(verifier, specs, drafts, [unseeded] * 3)
+        alone, together, others = made
         assert together == alone
         assert len({tuple(each.tokens) for each in others}) == 3
 
@@ -136,8 +147,9 @@ async def test_preemption_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     async with serving(pages=CONTEXT // 4 + 12, max_batch_tokens=64) as verifier:
         specs = mixed(verifier)
         assert sum(len(spec.prompt) for spec in specs) > verifier.engine.pool.capacity_tokens
+        drafts = await changing_drafts(verifier, specs)
         preempted = count_preemptions(monkeypatch)
-        alone, together, _ = await alone_and_together(verifier, specs)
+        alone, together, _ = await alone_and_together(verifier, specs, drafts)
         assert together == alone
         assert preempted
 
@@ -178,3 +190,19 @@ async def test_a_session_that_is_reopened_anywhere_goes_on_as_it_would_have(rule
                 again = await run(verifier, spec, drafts)
                 assert again.tokens == left
                 assert again.logprobs == whole.logprobs[done:]
+
+
+async def test_sessions_that_finish_at_different_rounds_keep_their_own_q() -> None:
+    """One after the other leaves the batch, and nobody gets a row of another's."""
+    liked = [token_id for token_id, _ in FAVOURED]
+    async with serving(pages=256, max_batch_tokens=64) as verifier:
+        specs = [
+            sampled(verifier, REJECTION, (30 + i, 60, 90), 5 + 6 * i, seed=i, logit_bias=FAVOURED)
+            for i in range(5)
+        ]
+        drafts = [any_tokens(1 + i % 4, i, liked) for i in range(5)]
+        alone, together, _ = await alone_and_together(verifier, specs, drafts)
+        assert together == alone
+        assert len({len(each.accepted) for each in alone}) == 5
+        judged = [count for each in alone for count in each.accepted]
+        assert {0, 1, 2} <= set(judged)  # rows of q have had their say
