@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from common.types import AcceptanceRule, OpenSession
+from common.types import AcceptanceRule, OpenSession, Proposal
 from common.wire_verify import verdict_from_pb, verify_once_to_pb
 from tests.fake_services import RunningVerifier, count_preemptions
 from tests.sampled_sessions import (
@@ -22,6 +23,7 @@ from tests.sampled_sessions import (
     any_tokens,
     changing,
     half_right,
+    laws,
     nothing,
     right,
     run,
@@ -29,6 +31,7 @@ from tests.sampled_sessions import (
     wrong,
 )
 from tests.verifier_sessions import CONTEXT, PROMPT, serving
+from tests.verify_streams import Stream
 
 
 @pytest.mark.parametrize(
@@ -206,3 +209,25 @@ async def test_sessions_that_finish_at_different_rounds_keep_their_own_q() -> No
         assert len({len(each.accepted) for each in alone}) == 5
         judged = [count for each in alone for count in each.accepted]
         assert {0, 1, 2} <= set(judged)  # rows of q have had their say
+
+
+@pytest.mark.parametrize("rule", [GREEDY, NO_Q, REJECTION, COUPLED])
+async def test_a_stateless_round_judges_drafts_as_the_stream_does(rule) -> None:
+    params: dict[str, Any] = {} if rule is GREEDY else {"seed": 9, "temperature": 0.3}
+    async with serving() as verifier:
+        spec = sampled(verifier, rule, logprobs=1, presence_penalty=1.0, **params)
+        truth = (await run(verifier, spec)).tokens
+        judged = set()
+        for correct in range(5):
+            draft = (*truth[1 : 1 + correct], 33, 34)
+            q = laws(draft, correct) if rule is REJECTION else ()
+            stream = Stream(verifier)
+            assert (await stream.send(spec)).next_token == truth[0]
+            streamed = await stream.send(Proposal(1, len(PROMPT) + 1, draft, q))
+            stream.cancel()
+            later = replace(spec, prompt=(*PROMPT, truth[0]), resumed_output_tokens=1)
+            answer = await verifier.stub.VerifyOnce(verify_once_to_pb(later, draft, q))
+            once = verdict_from_pb(answer.verdict)
+            assert once == replace(streamed, round=0, cost=once.cost)
+            judged.add(once.accepted_length)
+        assert len(judged) > 1
