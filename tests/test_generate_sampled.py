@@ -3,52 +3,174 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import product
-from typing import Any
+import random
+from dataclasses import replace
 
 import pytest
 
 from cli.client import Client, Output, Request
 from common.sampling import SamplingParams
-from common.types import AcceptanceRule, BridgeMode, Origin
+from common.types import AcceptanceRule, BridgeMode, Origin, Proposal
 from drafter.session import SpeculativeSession
-from tests.fake_pairs import (
-    CONTEXT,
-    PAIRS,
-    PROMPTS,
-    RunningPair,
-    draft_model,
-    files,
-    serving_pair,
-)
+from tests.fake_pairs import CONTEXT, PAIRS, PROMPTS, draft_model, files, known, serving_pair
 from tests.fake_services import count_preemptions, serving_drafter
-from tests.stages import at_every_stage
 
+TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
+EOS = 0  # <|endoftext|> of the "wide" tokenizer
 PENALTIES = {"presence_penalty": 1.5, "frequency_penalty": -2.0, "repetition_penalty": 1.3}
 LAWS = (
     SamplingParams(temperature=1.0, seed=7),
     SamplingParams(temperature=0.7, top_p=0.9, seed=2**64 - 1),
     SamplingParams(temperature=1.5, top_k=5, min_p=0.05, seed=1, **PENALTIES),
-    SamplingParams(temperature=1.0, seed=3, logit_bias=((0, 20.0),), min_new_tokens=6),
+    SamplingParams(temperature=1.0, seed=3, logit_bias=((EOS, 20.0),), min_new_tokens=6),
     SamplingParams(presence_penalty=2.0, frequency_penalty=-2.0, repetition_penalty=1.5),
 )
-RULES = (AcceptanceRule.NO_Q, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED)
+WAYS = ((1, TEXT), (2, INTERSECTION), (3, AUTO), (5, INTERSECTION), (8, TEXT))
 
 
 @pytest.mark.parametrize("kind", PAIRS)
 async def test_a_seed_gives_one_text_at_every_k_in_every_mode(kind: str) -> None:
     accepted = 0
     async with serving_pair(kind) as pair:
-        for sampling, prompt in product(LAWS, (PROMPTS[2], PROMPTS[-1])):
+        for number, sampling in enumerate(LAWS):
+            prompt = PROMPTS[(2, -1)[number % 2]]
             alone = await pair.generate(prompt, draft_steps=0, sampling=sampling)
-            for steps, mode in product((1, 3, 8), BridgeMode):
+            for steps, mode in WAYS:
                 output = await pair.generate(
                     prompt, draft_steps=steps, bridge=mode, sampling=sampling
                 )
                 assert output.token_ids == alone.token_ids, (sampling, steps, mode)
                 assert output.text == alone.text
+                assert output.statistics.stop_reason is alone.statistics.stop_reason
                 accepted += output.origins.count(Origin.DRAFT)
-            assert alone.statistics.rule is (
-                AcceptanceRule.GREEDY if sampling.greedy else AcceptanceRule.COUPLED
+            rule = AcceptanceRule.GREEDY if sampling.greedy else AcceptanceRule.COUPLED
+            assert alone.statistics.rule is rule
+    assert accepted > 20
+
+
+async def test_two_drafters_give_one_text() -> None:
+    async with (
+        serving_pair("same tokenizer") as pair,
+        serving_drafter(
+            draft_model("sentencepiece"), files("sentencepiece"), pair.verifier.port
+        ) as second,
+        Client(second.address) as other,
+    ):
+        for sampling in LAWS[:3]:
+            request = Request(14, prompt=PROMPTS[0], sampling=sampling, draft_steps=3)
+            first, again = await asyncio.gather(
+                pair.client.generate(request), other.generate(request)
             )
-    assert accepted > 60
+            alone = await pair.client.generate(replace(request, draft_steps=0))
+            assert first.token_ids == again.token_ids == alone.token_ids
+        await second.idle()
+        second.assert_nothing_held()
+
+
+async def test_sixteen_at_once_of_every_kind_under_pressure_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seeded beside unseeded, temperature 0 beside 1.5, top_k 1 beside top_p 0.1, preempted."""
+    order = random.Random(5)
+    kinds = (
+        *LAWS,
+        SamplingParams(),
+        SamplingParams(temperature=1.5, top_k=1, seed=4),
+        SamplingParams(temperature=1.0, top_p=0.1, seed=4),
+        SamplingParams(temperature=1.0),  # unseeded: rejection or no-q
+        SamplingParams(temperature=0.8, **PENALTIES),
+    )
+    async with serving_pair(
+        "byte fallback for byte-level",
+        {"pages": CONTEXT // 4 + 3},
+        pages=CONTEXT // 4 + 3,
+        context=CONTEXT,
+    ) as pair:
+        preempted = count_preemptions(monkeypatch)
+        before = "def add(left, right):\n    return left + right\n"
+        requests = [
+            Request(order.randint(8, 24), prompt=before + prompt, sampling=sampling)
+            for sampling, prompt in zip(kinds * 2, PROMPTS * 4, strict=False)
+        ]
+        expected = [await pair.client.generate(replace(each, draft_steps=0)) for each in requests]
+        order.shuffle(both := list(zip(requests, expected, strict=True)))
+        places = asyncio.Semaphore(16)
+
+        async def one(request: Request) -> Output:
+            steps, mode = order.choice(WAYS)
+            async with places:
+                return await pair.client.generate(replace(request, draft_steps=steps, bridge=mode))
+
+        outputs = await asyncio.gather(*(one(request) for request, _ in both))
+        for output, (request, alone) in zip(outputs, both, strict=True):
+            if request.sampling.greedy or request.sampling.seed is not None:
+                assert output.token_ids == alone.token_ids
+        assert preempted
+
+
+@pytest.mark.parametrize("rule", [None, AcceptanceRule.NO_Q])
+async def test_unseeded_requests_never_repeat_each_other(rule: AcceptanceRule | None) -> None:
+    async with serving_pair() as pair:
+        outputs = [
+            await pair.generate(
+                "x", 20, ignore_eos=True, rule=rule, sampling=SamplingParams(temperature=2.0)
+            )
+            for _ in range(6)
+        ]
+        assert len({output.token_ids for output in outputs}) == 6
+        named = AcceptanceRule.REJECTION if rule is None else rule
+        assert {output.statistics.rule for output in outputs} == {named}
+
+
+@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.COUPLED])
+async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
+    rule: AcceptanceRule,
+) -> None:
+    """Both draw from one law with one noise, and min(1, p / q) is 1: no draft token falls."""
+    sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=5, **PENALTIES)
+    async with (
+        serving_pair("same tokenizer") as pair,
+        serving_drafter(
+            draft_model("wide"), files("wide"), pair.verifier.port, q_entries=4096
+        ) as _,
+    ):
+        pass
+    assert sampling
+
+
+async def test_only_rejection_sends_laws_and_every_token_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In target ids, the drafted one among them, sums of float32 at one."""
+    proposals: list[tuple[AcceptanceRule, Proposal]] = []
+    propose = SpeculativeSession.propose
+
+    async def noted(session: SpeculativeSession) -> Proposal:
+        proposal = await propose(session)
+        proposals.append((session.rule, proposal))
+        return proposal
+
+    monkeypatch.setattr(SpeculativeSession, "propose", noted)
+    drawn = certain = 0
+    async with serving_pair("byte-level for byte fallback", q_entries=16) as pair:
+        for mode in (INTERSECTION, AUTO):
+            for rule in (None, AcceptanceRule.NO_Q):
+                sampling = SamplingParams(temperature=0.9, top_p=0.99)
+                for prompt in PROMPTS[:3]:
+                    await pair.generate(prompt, 20, bridge=mode, rule=rule, sampling=sampling)
+        await pair.generate(PROMPTS[0], 20, bridge=TEXT, sampling=LAWS[0])
+    width = known("sentencepiece").width
+    for rule_used, proposal in proposals:
+        rows = proposal.q
+        if rule_used is not AcceptanceRule.REJECTION:
+            assert rows == ()
+            continue
+        assert len(rows) == len(proposal.token_ids)
+        for row, token in zip(rows, proposal.token_ids, strict=True):
+            assert len(set(row.ids)) == len(row.ids) <= 16
+            assert all(0 <= id_ < width for id_ in row.ids)
+            assert dict(zip(row.ids, row.probabilities, strict=True))[token] > 0
+            assert abs(sum(row.probabilities) - 1) < 2**-22
+            drawn += len(row.ids) > 1
+            certain += row.probabilities == (1.0,)
+    assert drawn > 20 and certain > 5

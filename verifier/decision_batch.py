@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.types import AcceptanceRule, TokenLogprobs
+from verifier.adjustments import adjust_rows
 from verifier.batcher import Batch
-from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
+from verifier.kernels.decision import Rule, SamplingBatch
 from verifier.kernels.reference import decide, decide_greedy
 from verifier.logprobs import run_logprobs
+from verifier.q_rows import pack_q
 from verifier.session import Session
 
 RULES = {
@@ -50,9 +51,15 @@ def decide_batch(
     if all(session.takes_argmax for session in sessions):
         decisions = decide_greedy(logits, drafts, offsets, real_ids)
     else:
-        sampling = sampling_batch(sessions, logits.shape[-1])
-        q, adjustments = sparse_q(sessions), adjustments_of(sessions)
-        decisions = decide(logits, drafts, offsets, sampling, q, adjustments, real_ids)
+        decisions = decide(
+            logits,
+            drafts,
+            offsets,
+            sampling_batch(sessions, logits.shape[-1]),
+            pack_q([(session.q, len(session.draft)) for session in sessions]),
+            adjust_rows([(session.history, session.draft) for session in sessions]),
+            real_ids,
+        )
     outcomes = []
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
     for session, begin, a, token in zip(
@@ -78,48 +85,6 @@ def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
         min_p=_floats(p.min_p or 0.0 for p in params),
         seed=torch.tensor([session.seed for session in sessions], dtype=torch.int64),
         first_position=torch.tensor([session.committed_length for session in sessions]),
-    )
-
-
-def sparse_q(sessions: Sequence[Session]) -> SparseQ | None:
-    """Each session's rows of q at its own logit rows; None if nobody has any."""
-    slots = max((len(row.ids) for session in sessions for row in session.q), default=0)
-    if not slots:
-        return None
-    rows = sum(session.sequence.wanted for session in sessions)
-    ids, probabilities = np.zeros((rows, slots), np.int32), np.zeros((rows, slots), np.float32)
-    begin = 0
-    for session in sessions:
-        for place, row in enumerate(session.q, start=begin):
-            ids[place, : len(row.ids)] = row.ids
-            probabilities[place, : len(row.ids)] = row.probabilities
-        begin += session.sequence.wanted
-    return SparseQ(torch.from_numpy(ids), torch.from_numpy(probabilities))
-
-
-def adjustments_of(sessions: Sequence[Session]) -> Adjustments | None:
-    """Every row's entries; None if no session changes any logit."""
-    tallies = [session.tally if session.adjusts else None for session in sessions]
-    if not any(tallies):
-        return None
-    made, widths = [], [0]
-    for session, tally in zip(sessions, tallies, strict=True):
-        entries = tally.rows(session.draft) if tally else None
-        widths += [0 if entries is None else entries.shape[1]] * session.sequence.wanted
-        if entries is not None:
-            made.append(entries.ravel())
-    flat = np.concatenate(made)  # [entries]
-    params = [session.spec.sampling for session in sessions]
-    return Adjustments(
-        offsets=torch.tensor(widths).cumsum(0),
-        ids=torch.from_numpy(np.ascontiguousarray(flat["id"])),
-        bias=torch.from_numpy(np.ascontiguousarray(flat["bias"])),
-        seen=torch.from_numpy(flat["total"] > 0),
-        count=torch.from_numpy(np.ascontiguousarray(flat["count"])),
-        banned=torch.from_numpy(np.ascontiguousarray(flat["banned"])),
-        repetition=_floats(p.repetition_penalty or 1.0 for p in params),
-        presence=_floats(p.presence_penalty or 0.0 for p in params),
-        frequency=_floats(p.frequency_penalty or 0.0 for p in params),
     )
 
 

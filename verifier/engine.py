@@ -22,7 +22,7 @@ from common.model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
 from verifier.batcher import Batch, Batcher
 from verifier.decision_batch import Outcome, decide_batch
-from verifier.proposed_laws import check_laws
+from verifier.q_rows import check_q_rows
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
@@ -172,4 +172,4 @@ class VerifierEngine:
             raise InvalidField(
                 draft_field, f"{len(draft)} tokens long", f"at most {self.limits.max_draft_tokens}"
             )
-        check_laws(q_field, q, draft, spec.rule, self.vocab_size, self.limits.max_q_entries)
+        check_q_rows(q_field, q, draft, spec.rule, self.vocab_size, self.limits.max_q_entries)

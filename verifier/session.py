@@ -24,7 +24,7 @@ from common.types import (
     TokenLogprobs,
     Verdict,
 )
-from verifier.tally import Tally
+from verifier.adjustments import History
 
 LATE = 1.5  # times as long away as the last time: not expected any more
 
@@ -73,7 +73,7 @@ class Session:
         # As int64. Without a seed, numbers that no other session has, here or anywhere.
         self.seed = seed_word(secrets.randbits(64) if seed is None else seed)
         self._stops = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
-        self.tally = Tally(spec, self._stops) if spec.sampling.adjusts else None
+        self.history = History(spec.sampling, spec.prompt, self._stops, spec.resumed_output_tokens)
         self._context_limit = context_limit
         self.due_at: float | None = None  # when the next proposal is expected, once that is known
         self._answered_at: float | None = None
@@ -89,14 +89,9 @@ class Session:
         return self.sequence.tokens[self.committed_length :]
 
     @property
-    def adjusts(self) -> bool:
-        """Whether this round's logits change before temperature."""
-        return self.tally is not None and self.tally.acts
-
-    @property
     def takes_argmax(self) -> bool:
         """Whether this round is decided by the target's bare logits."""
-        return self.spec.sampling.greedy and not self.adjusts
+        return self.spec.sampling.greedy and not self.history.acts
 
     def expect(self, proposal: Proposal) -> None:
         """Raise WrongRound or OutOfOrder unless the proposal is the one that comes next."""
@@ -162,8 +157,7 @@ class Session:
         del self.sequence.tokens[self.committed_length :]
         self.sequence.tokens.extend(run[:count])
         self.committed_length += count
-        if self.tally is not None:
-            self.tally.commit(run[:count])
+        self.history.commit(run[:count])
         self.sequence.wanted = 1
         # The keys of rejected draft tokens go; the newest token has none yet.
         self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
