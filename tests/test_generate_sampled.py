@@ -5,15 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from cli.client import Client, Output, Request
+from common.model import PagedModel
 from common.sampling import SamplingParams
 from common.types import AcceptanceRule, BridgeMode, Origin, Proposal
 from drafter.session import SpeculativeSession
-from tests.fake_pairs import CONTEXT, PAIRS, PROMPTS, draft_model, files, known, serving_pair
-from tests.fake_services import count_preemptions, serving_drafter
+from tests.fake_models import knowing_model
+from tests.fake_pairs import (
+    CONTEXT,
+    PAIRS,
+    PROMPTS,
+    draft_model,
+    files,
+    known,
+    serving_pair,
+    target_model,
+)
+from tests.fake_services import count_preemptions, serving_drafter, serving_verifier
 
 TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
 EOS = 0  # <|endoftext|> of the "wide" tokenizer
@@ -127,15 +139,32 @@ async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
     rule: AcceptanceRule,
 ) -> None:
     """Both draw from one law with one noise, and min(1, p / q) is 1: no draft token falls."""
-    sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=5, **PENALTIES)
+    twin = PagedModel(knowing_model(known("wide"), seed=0))
     async with (
-        serving_pair("same tokenizer") as pair,
-        serving_drafter(
-            draft_model("wide"), files("wide"), pair.verifier.port, q_entries=4096
-        ) as _,
+        serving_verifier(
+            target_model("wide"), files("wide"), context=CONTEXT, max_q_entries=512
+        ) as verifier,
+        serving_drafter(twin, files("wide"), verifier.port, q_entries=512, lookup=False) as drafter,
+        Client(drafter.address) as client,
     ):
-        pass
-    assert sampling
+        for prompt, temperature in product(PROMPTS[:3], (0.7, 1.5)):
+            sampling = SamplingParams(
+                temperature,
+                top_p=0.95,
+                seed=5,
+                logit_bias=((EOS, 6.0),),
+                min_new_tokens=9,
+                **PENALTIES,
+            )
+            statistics = (
+                await client.generate(
+                    Request(24, prompt=prompt, draft_steps=4, rule=rule, sampling=sampling)
+                )
+            ).statistics
+            assert statistics.drafted_by_position
+            # The verifier may cut a run where it ends, never before.
+            accepted, rounds = sum(statistics.accepted_by_position), statistics.rounds
+            assert accepted >= 4 * (rounds - 1)
 
 
 async def test_only_rejection_sends_laws_and_every_token_has_one(
