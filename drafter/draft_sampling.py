@@ -92,25 +92,25 @@ def _draw(
     draws: Sequence[Draws],  # per row, of one purpose and number of slots
     steps: Sequence[int],  # per row
 ) -> list[Drawn | None]:
+    drawn: list[Drawn | None] = [None] * len(draws)
     short = cut(law, draws[0].slots)
-    seed = torch.tensor([seed_word(each.seed) for each in draws])
-    position = torch.tensor([each.position + n for each, n in zip(draws, steps, strict=True)])
-    noise = [
-        each.noise_ids if n else each.first_noise_ids for each, n in zip(draws, steps, strict=True)
-    ]
-    noise_ids = torch.stack([of[ids] for of, ids in zip(noise, short.ids, strict=True)])
-    columns = draw(short.probs, seed, position, draws[0].purpose, noise_ids)
-    tokens = short.ids.gather(1, columns[:, None]).squeeze(1).tolist()
     used = (short.probs > 0).sum(dim=-1).tolist()  # the likeliest come first; 0: nothing may come
+    rows = [row for row, count in enumerate(used) if count]
+    if not rows:
+        return drawn
+    ids, probs = short.ids[rows], short.probs[rows]  # [rows that draw, slots]
+    seed = torch.tensor([seed_word(draws[row].seed) for row in rows])
+    position = torch.tensor([draws[row].position + steps[row] for row in rows])
+    noise_of = [draws[row].noise_ids if steps[row] else draws[row].first_noise_ids for row in rows]
+    noise_ids = torch.stack([of[own] for of, own in zip(noise_of, ids, strict=True)])
+    columns = draw(probs, seed, position, draws[0].purpose, noise_ids)
     goes_along = draws[0].purpose is Purpose.PROPOSE
-    found: list[Drawn | None] = []
-    for row, (token, count) in enumerate(zip(tokens, used, strict=True)):
-        law_of_row = None
+    for place, (row, column) in enumerate(zip(rows, columns.tolist(), strict=True)):
+        told = None
         if goes_along:
-            ids, probs = short.ids[row, :count], short.probs[row, :count]
-            law_of_row = Law(ids.tolist(), probs.tolist())
-        found.append(Drawn(token, law_of_row) if count else None)
-    return found
+            told = Law(ids[place, : used[row]].tolist(), probs[place, : used[row]].tolist())
+        drawn[row] = Drawn(int(ids[place, column]), told)
+    return drawn
 
 
 class DraftSampling:
