@@ -169,7 +169,8 @@ def test_generate_streams_plain_text_when_piped(address: str) -> None:
     result = run("generate", "hello ", "--address", address)
     assert result.exit_code == 0, result.output
     assert result.stdout == "hello é\ufffd\n"
-    assert "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · AL 2.00" in result.stderr
+    told = "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · AL 2.00"
+    assert told in result.stderr
 
 
 def test_generate_reads_standard_input_and_makes_chats(address: str) -> None:

@@ -68,6 +68,15 @@ def test_what_follows_the_last_token_weighs_too(certain: float, expected: int | 
     assert choose_extension(before, after, 1, torch.tensor([2])) == expected
 
 
+def test_what_is_drawn_behind_the_last_token_weighs_nothing() -> None:
+    """P(last) = 0.5 and P(e) = 0.3, whatever follows: what both sides draw alike is likely right."""
+    before = torch.tensor([0.2, 0.5, 0.3]).log()
+    after = torch.tensor([0.2, *[0.1] * 8]).log()
+    assert choose_extension(before, after, 1, torch.tensor([2])) == 2
+    assert choose_extension(before, after, 1, torch.tensor([2]), drawn=True) is None
+    assert choose_extension(before.flip(0), after, 0, torch.tensor([1]), drawn=True) == 1
+
+
 def test_there_is_nothing_to_heal_without_an_extension() -> None:
     before, after = random_logits(3, 2, VOCAB)
     assert choose_extension(before, after, 1, torch.empty(0, dtype=torch.int64)) is None

@@ -14,6 +14,7 @@ from grpc import StatusCode
 from cli.children import free_addresses
 from cli.client import Client, Request
 from common.model import PagedModel
+from common.sampling import SamplingParams
 from drafter import verifier_client
 from drafter.session import SpeculativeSession
 from tests.fake_models import knowing_model
@@ -66,10 +67,17 @@ async def test_without_a_verifier_a_drafter_gives_up_and_says_so() -> None:
             pass
 
 
+SEEDED = SamplingParams(
+    1.0, seed=3, presence_penalty=1.5, frequency_penalty=-1.0, repetition_penalty=1.2
+)
+
+
 @pytest.mark.parametrize("stage", ["propose", "check"])
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize(
+    ("steps", "sampling"), [(0, SamplingParams()), (3, SamplingParams()), (3, SEEDED)]
+)
 async def test_a_verifier_that_restarts_in_mid_stream_is_a_pause_and_no_more(
-    stage: str, steps: int, monkeypatch: pytest.MonkeyPatch
+    stage: str, steps: int, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """check: it goes while the round is under way. propose: before the round is sent."""
     again = PagedModel(knowing_model(known("wide"), seed=0))  # another process, the same weights
@@ -82,7 +90,9 @@ async def test_a_verifier_that_restarts_in_mid_stream_is_a_pause_and_no_more(
             serving_drafter(draft_model("wide"), files("wide"), first.port)
         )
         client = await stack.enter_async_context(Client(drafter.address))
-        request = Request(16, prompt=PROMPTS[0], ignore_eos=True, draft_steps=steps)
+        request = Request(
+            16, prompt=PROMPTS[0], ignore_eos=True, draft_steps=steps, sampling=sampling
+        )
         expected = await client.generate(request)
         restarts: list[asyncio.Task[Any]] = []
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,11 @@ from tests.fake_services import count_preemptions, serving_drafter, serving_veri
 
 TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
 EOS = 0  # <|endoftext|> of the "wide" tokenizer
-PENALTIES = {"presence_penalty": 1.5, "frequency_penalty": -2.0, "repetition_penalty": 1.3}
+PENALTIES: dict[str, Any] = {
+    "presence_penalty": 1.5,
+    "frequency_penalty": -2.0,
+    "repetition_penalty": 1.3,
+}
 LAWS = (
     SamplingParams(temperature=1.0, seed=7),
     SamplingParams(temperature=0.7, top_p=0.9, seed=2**64 - 1),

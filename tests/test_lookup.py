@@ -18,6 +18,13 @@ def test_the_newest_continuation_wins() -> None:
     assert lookup.improve([]) == [4, 9, 1, 2]
 
 
+def test_behind_a_sampled_draft_nothing_of_it_is_replaced() -> None:
+    lookup = PromptLookup([1, 2, 3, 4, 5, 6, 1, 2, 3, 4])
+    assert lookup.improve([]) == lookup.lengthen([]) == [5, 6, 1, 2, 3, 4]
+    assert lookup.lengthen([9]) == [9]
+    assert lookup.lengthen([5]) == [5, 6, 1, 2, 3, 4]
+
+
 def test_one_matching_token_proposes_nothing() -> None:
     assert PromptLookup([1, 2, 3, 1]).improve([]) == []
 

@@ -174,6 +174,16 @@ def test_auto_lets_one_session_differ_from_the_pair() -> None:
     assert chooser.choose(session) is INTERSECTION
 
 
+def test_auto_learns_apart_where_tokens_are_sampled() -> None:
+    chooser = AutoChooser(step_cost=0.1, row_cost=0.02)
+    play(chooser, {TEXT: 4, INTERSECTION: 1}, 40)
+    assert chooser.sampled is chooser.sampled is not chooser
+    assert chooser.sampled.pair[TEXT].rounds == 0
+    play(chooser.sampled, {TEXT: 1, INTERSECTION: 4}, 40)
+    assert chooser.choose(SessionStats()) is TEXT
+    assert chooser.sampled.choose(SessionStats()) is INTERSECTION
+
+
 def test_auto_is_deterministic() -> None:
     worth = {TEXT: 3, INTERSECTION: 3}
     runs = [play(AutoChooser(0.1, 0.02), worth, 50) for _ in range(2)]

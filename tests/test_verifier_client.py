@@ -37,6 +37,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.sha256 = [FILES.sha256]  # one for each GetModel; the last one stays
         self.short = 0  # bytes that go missing
         self.opened: list[tuple[int, ...]] = []
+        self.resumed: list[int] = []  # output tokens of an earlier life, of each opened session
 
     async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
         sha256 = self.sha256.pop(0) if len(self.sha256) > 1 else self.sha256[0]
@@ -59,6 +60,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             content = wire_verify.verify_request_from_pb(request)
             if isinstance(content, OpenSession):
                 self.opened.append(content.prompt)
+                self.resumed.append(content.resumed_output_tokens)
                 length, round_ = len(content.prompt), 0
             else:
                 round_ = content.round
@@ -119,6 +121,7 @@ async def test_a_stream_that_breaks_off_is_opened_again_with_what_is_committed(l
         assert (first.reopened, answer.reopened) == (False, True)
         assert (answer.verdict.round, answer.verdict.accepted_length) == (1, 0)
         assert fake.opened == [(5, 6), (5, 6, 7)]
+        assert fake.resumed == [0, 1]  # what penalties count as output
         after = await session.verify(Proposal(2, 4, ()))
         assert (after.reopened, after.verdict.round) == (False, 2)
         session.close()
