@@ -1,4 +1,4 @@
-"""Seeds mean something: an output is a function of prompt, seed and parameters, and of nothing else."""
+"""Seeds mean something: output is a function of prompt, seed and parameters, and nothing else."""
 
 from __future__ import annotations
 
