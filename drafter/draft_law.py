@@ -1,8 +1,8 @@
 """The law that draft tokens are sampled from, small enough to send.
 
-Exactness at the verifier needs that q is the law that was sampled, not that it is near anything: so
-the law is masked, filtered and cut first, and what is left is both sampled and sent. Draft ids here;
-randomness is keyed by target ids. Pure functions. Refuses to know sessions and messages.
+Exactness at the verifier needs that q is the law that was sampled, not that it is near anything:
+so the law is masked, filtered and cut first, and what is left is both sampled and sent. Draft ids
+here; randomness is keyed by target ids. Pure functions. Refuses to know sessions and messages.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ verifier's own functions produce them, in rounds of k draft tokens, as the servi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from drafter.draft_law import cut, draft_law, propose, propose_coupled
+from drafter.draft_law import SparseLaw, cut, draft_law, propose, propose_coupled
 from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
@@ -31,6 +31,7 @@ class Script:
     top_p: float = 1.0
     min_p: float = 0.0
     slots: int = 64
+    foreign: bool = True  # q is sampled by any generator; False: by the drafter's own
 
     @property
     def vocab(self) -> int:
@@ -76,7 +77,8 @@ class _Sessions:
 
     tokens: Tensor  # int64 [n, length + k + 1]
     lengths: Tensor  # int64 [n]
-    seeds: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    seeds: Tensor  # int64 [n]
+    foreign: torch.Generator
 
     def before(self, active: Tensor, start: int) -> Tensor:
         """int64 [active]: the newest token, `start` where there is none."""
@@ -92,6 +94,7 @@ def run(
         torch.zeros(sessions, script.length + k + 1, dtype=torch.int64),
         torch.zeros(sessions, dtype=torch.int64),
         torch.arange(sessions) + first_seed,
+        torch.Generator().manual_seed(first_seed),
     )
     while len(active := (state.lengths < script.length).nonzero().squeeze(1)):
         _round(script, rule, k, state, active, decide)
@@ -108,17 +111,22 @@ def _round(
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
     q_ids, q_probs = [], []
     own = torch.arange(script.vocab)
+    logits = script.q.log().float()
+    law = draft_law(logits, logits.isfinite(), **script.filters(len(logits)))  # [V + 1, V]
+    sparse = cut(law, script.slots)
     for step in range(k):
-        logits = script.q.log().float()[before[-1]]
-        law = draft_law(logits, logits.isfinite(), **script.filters(n))
-        sparse = cut(law, script.slots)
+        now = before[-1]
         if rule == Rule.COUPLED:
-            drawn = propose_coupled(law, own, seed, base + step)
+            drawn = propose_coupled(law[now], own, seed, base + step)
+        elif script.foreign or rule != Rule.REJECTION:
+            slot = torch.multinomial(sparse.probs, n, replacement=True, generator=state.foreign)
+            drawn = sparse.ids[now, slot[now, torch.arange(n)]]
         else:
-            drawn = propose(sparse, own, seed, base + step)
+            mine = SparseLaw(sparse.ids[now], sparse.probs[now])
+            drawn = propose(mine, own, seed, base + step)
         before.append(drawn)
-        q_ids.append(sparse.ids)
-        q_probs.append(sparse.probs)
+        q_ids.append(sparse.ids[now])
+        q_probs.append(sparse.probs[now])
     # The last row of each session has no draft token and no q.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)
     q = None
@@ -152,7 +160,7 @@ def _round(
 
 
 def tail_probability(outcomes: Tensor, law: Tensor) -> float:
-    """Pearson's chi-square: how likely outcomes at least this far from `law` are, if they follow it.
+    """Pearson's chi-square: how likely outcomes as far from `law` or farther are if they follow it.
 
     outcomes: int64 [n]; law: float64 [cells]. Cells that expect under five outcomes count as one.
     """
