@@ -7,7 +7,7 @@ verifier's own functions produce them, in rounds of k draft tokens, as the servi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class Script:
     top_p: float = 1.0
     min_p: float = 0.0
     slots: int = 64
+    foreign: bool = True  # q is sampled by any generator; False: by the drafter's own
 
     @property
     def vocab(self) -> int:
@@ -76,7 +77,8 @@ class _Sessions:
 
     tokens: Tensor  # int64 [n, length + k + 1]
     lengths: Tensor  # int64 [n]
-    seeds: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    seeds: Tensor  # int64 [n]
+    foreign: torch.Generator
 
     def before(self, active: Tensor, start: int) -> Tensor:
         """int64 [active]: the newest token, `start` where there is none."""
@@ -92,6 +94,7 @@ def run(
         torch.zeros(sessions, script.length + k + 1, dtype=torch.int64),
         torch.zeros(sessions, dtype=torch.int64),
         torch.arange(sessions) + first_seed,
+        torch.Generator().manual_seed(first_seed),
     )
     while len(active := (state.lengths < script.length).nonzero().squeeze(1)):
         _round(script, rule, k, state, active, decide)
@@ -115,6 +118,9 @@ def _round(
         now = before[-1]
         if rule == Rule.COUPLED:
             drawn = propose_coupled(law[now], own, seed, base + step)
+        elif script.foreign or rule != Rule.REJECTION:
+            slot = torch.multinomial(sparse.probs, n, replacement=True, generator=state.foreign)
+            drawn = sparse.ids[now, slot[now, torch.arange(n)]]
         else:
             mine = SparseLaw(sparse.ids[now], sparse.probs[now])
             drawn = propose(mine, own, seed, base + step)

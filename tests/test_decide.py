@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from common.sampling import SamplingParams
+from tests.decision_batches import VOCAB, pick, sampling, uniform_q
 from verifier.adjustments import History, adjust_rows
 from verifier.kernels import reference
-from verifier.kernels.decision import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
+from verifier.kernels.decision import Adjustments, Decisions, Rule, SparseQ
 from verifier.kernels.reference import decide, decide_greedy
-
-VOCAB = 12
-SEED = 77
-
-
-def sampling(
-    rules: Sequence[Rule], seeds: Sequence[int], positions: Sequence[int], varied: bool = False
-) -> SamplingBatch:
-    """varied: each session has its own filters."""
-    n = len(rules)
-    spread = torch.arange(n) if varied else torch.zeros(n, dtype=torch.int64)
-    return SamplingBatch(
-        rule=torch.tensor([int(rule) for rule in rules], dtype=torch.int8),
-        temperature=1.0 + 0.25 * spread,
-        top_k=(VOCAB - spread % 5).int(),
-        top_p=1.0 - 0.1 * (spread % 3),
-        min_p=0.02 * (spread % 2),
-        seed=torch.tensor(seeds),
-        first_position=torch.tensor(positions),
-    )
-
-
-def pick(batch: SamplingBatch, session: int) -> SamplingBatch:
-    return SamplingBatch(**{name: value[[session]] for name, value in vars(batch).items()})
-
-
-def uniform_q(draft: Tensor) -> SparseQ:
-    """Every draft token was sampled from itself and its two neighbours."""
-    ids = (draft[:, None] + torch.arange(3)) % VOCAB
-    return SparseQ(ids.int(), torch.full((len(draft), 3), 1 / 3))
 
 
 def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
@@ -113,115 +81,6 @@ def test_greedy_sessions_never_pay_for_a_softmax(monkeypatch: pytest.MonkeyPatch
     assert made.accepted_lengths[0] == 2 and set(seen) == {1}
 
 
-# --- whole outputs, by rounds -----------------------------------------------------------------------
-
-LENGTH = 10
-CHAIN = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(9)) * 2
-
-
-class Output:
-    """One session's output from a scripted target: logits depend on the token before."""
-
-    def __init__(self, rule: Rule, seed: int, params: SamplingParams) -> None:
-        self.rule, self.seed = rule, seed
-        self.tokens: list[int] = [3, 4]  # the prompt first
-        self.history = History(params, self.tokens, {0})
-
-    def logits(self, draft: list[int]) -> Tensor:
-        return CHAIN[[self.tokens[-1], *draft]]
-
-    def commit(self, draft: list[int], accepted: int, token: int) -> None:
-        run = [*draft[:accepted], token]
-        self.tokens += run
-        self.history.commit(run)
-
-
-def rounds(sessions: list[Output], drafts: list[list[int]]) -> Decisions:
-    """One round of all of them, in one batch."""
-    padded = [token for draft in drafts for token in [*draft, 0]]
-    made = decide(
-        torch.cat([s.logits(draft) for s, draft in zip(sessions, drafts, strict=True)]),
-        torch.tensor(padded),
-        torch.tensor([0] + [len(draft) + 1 for draft in drafts]).cumsum(0),
-        sampling([s.rule for s in sessions], [s.seed for s in sessions], list(map(end, sessions))),
-        uniform_q(torch.tensor(padded)),
-        adjust_rows([(s.history, draft) for s, draft in zip(sessions, drafts, strict=True)]),
-    )
-    for session, draft, a, token in zip(
-        sessions,
-        drafts,
-        made.accepted_lengths.tolist(),
-        made.next_tokens.tolist(),
-        strict=True,
-    ):
-        session.commit(draft, a, token)
-    return made
-
-
-def end(session: Output) -> int:
-    return len(session.tokens)
-
-
-PARAMS = [
-    SamplingParams(),
-    SamplingParams(frequency_penalty=-2.0, presence_penalty=1.5),
-    SamplingParams(frequency_penalty=2.0, repetition_penalty=1.4, min_new_tokens=6),
-    SamplingParams(presence_penalty=-2.0, logit_bias=((5, 3.0), (0, 6.0)), min_new_tokens=4),
-]
-
-
-def plain(rule: Rule, seed: int, params: SamplingParams) -> list[int]:
-    """The output without a drafter."""
-    session = Output(rule, seed, params)
-    while len(session.tokens) < LENGTH + 2:
-        rounds([session], [[]])
-    return session.tokens[: LENGTH + 2]
-
-
-@pytest.mark.parametrize("rule", [Rule.COUPLED, Rule.GREEDY])
-@given(data=st.data())
-def test_the_output_is_a_function_of_prompt_seed_and_parameters(
-    rule: Rule, data: st.DataObject
-) -> None:
-    """Whatever is drafted, however it is split into rounds, and whoever is in the batch: at every
-    acceptance, penalties and min_new_tokens included."""
-    others = [Rule.NO_Q, Rule.REJECTION, Rule.GREEDY, Rule.COUPLED]
-    sessions = [Output(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
-    sessions += [Output(other, 5, PARAMS[i]) for i, other in enumerate(others)]
-    expected = [plain(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
-    while min(map(end, sessions[: len(PARAMS)])) < LENGTH + 2:
-        drafts = []
-        for i, session in enumerate(sessions):
-            draft = data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=4))
-            if i < len(PARAMS) and data.draw(st.booleans()):  # the right tokens, then some others
-                draft = expected[i][end(session) :][:4] + draft[:1]
-            drafts.append(draft)
-        rounds(sessions, drafts)
-    for session, tokens in zip(sessions, expected, strict=False):
-        assert session.tokens[: LENGTH + 2] == tokens
-
-
-def test_min_new_tokens_counts_tokens_and_not_rounds() -> None:
-    """Id 0 ends, and a bias makes it likeliest; it comes at the fifth token in one round of four."""
-    params = SamplingParams(logit_bias=((0, 100.0),), min_new_tokens=4)
-    expected = plain(Rule.GREEDY, 0, params)
-    assert 0 not in expected[2:6] and expected[6] == 0
-    session = Output(Rule.GREEDY, 0, params)
-    made = rounds([session], [expected[2:6]])
-    assert int(made.accepted_lengths) == 4 and session.tokens == expected[:7]
-
-
-@pytest.mark.parametrize("rule", [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED])
-def test_seeds_that_differ_draw_different_tokens(rule: Rule) -> None:
-    sessions = [Output(rule, seed, SamplingParams()) for seed in range(200)]
-    for _ in range(4):
-        rounds(sessions, [[]] * 200)
-    assert len({tuple(session.tokens) for session in sessions}) > 150
-
-
-# --- edges ------------------------------------------------------------------------------------------
-
-
 def one_round(
     rule: Rule, p: list[float], token: int, q: SparseQ | None, n: int = 20_000
 ) -> Decisions:
@@ -273,7 +132,7 @@ def test_a_token_that_cannot_come_never_stands() -> None:
 
 
 def test_where_rounding_leaves_no_residual_the_target_itself_is_sampled() -> None:
-    """p a rounding above q nowhere, and below it at the draft token: u may fall in between."""
+    """q above p everywhere, here by far more than rounding could make it."""
     p = torch.tensor([[0.5, 0.5]])
     q = SparseQ(torch.tensor([[0, 1]]).int(), torch.tensor([[0.625, 0.5]]))
     made = one_round(Rule.REJECTION, p[0].tolist(), 0, q)

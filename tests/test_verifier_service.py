@@ -100,6 +100,7 @@ async def test_it_says_what_it_serves() -> None:
         answer = await verifier.stub.GetModel(pb.GetModelRequest())
         assert answer.tokenizer_sha256 == files().sha256
         assert (answer.vocab_size, answer.max_context_length) == (VOCAB, CONTEXT)
+        assert (answer.max_draft_tokens, answer.max_q_entries) == (8, 256)
         assert answer.row_invariant
         assert sorted(answer.eos_token_ids) == [0, 2]
 

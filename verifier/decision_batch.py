@@ -60,18 +60,12 @@ def decide_batch(
             adjust_rows([(session.history, session.draft) for session in sessions]),
             real_ids,
         )
-    outcomes = []
+    parts = logits.split([session.sequence.wanted for session in sessions])
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
-    for session, begin, a, token in zip(
-        sessions, offsets.tolist()[:-1], accepted, following, strict=True
-    ):
-        logprobs: tuple[TokenLogprobs, ...] = ()
-        if session.spec.sampling.logprobs is not None:
-            run = [*session.draft[:a], token]
-            rows = logits[begin : begin + a + 1]
-            logprobs = run_logprobs(rows, run, session.spec.sampling.logprobs, real_ids)
-        outcomes.append(Outcome(a, token, logprobs))
-    return outcomes
+    return [
+        Outcome(a, token, _logprobs(session, part[: a + 1], token, real_ids))
+        for session, part, a, token in zip(sessions, parts, accepted, following, strict=True)
+    ]
 
 
 def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
@@ -90,3 +84,13 @@ def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
 
 def _floats(values: Iterable[float]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.float32)
+
+
+def _logprobs(
+    session: Session, rows: Tensor, next_token: int, real_ids: Tensor | None
+) -> tuple[TokenLogprobs, ...]:
+    """rows: [a + 1, vocab], those that decided the accepted tokens and the next one."""
+    top = session.spec.sampling.logprobs
+    if top is None:
+        return ()
+    return run_logprobs(rows, [*session.draft[: len(rows) - 1], next_token], top, real_ids)
