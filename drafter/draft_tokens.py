@@ -1,14 +1,133 @@
 """How draft tokens are chosen from draft logits: plain torch, the twin of later bridge kernels.
 
-Pure functions. Refuses to know sessions and target ids.
+Pure functions, each row on its own. Refuses to know sessions, and which rule draws how
+(drafter/draft_sampling.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from common.law import draw
+from common.rng import Purpose, seed_word
+from common.sampling import SamplingParams
+from drafter.draft_law import cut, draft_law
+
+
+class Law(NamedTuple):
+    """What one draft token was drawn from."""
+
+    ids: list[int]  # of the draft vocabulary, distinct
+    probabilities: list[float]  # as many, above 0
+
+
+class Drawn(NamedTuple):
+    """A draft token, and its law where the law goes along."""
+
+    token: int
+    law: Law | None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How the tokens of one draft are drawn."""
+
+    params: SamplingParams
+    purpose: Purpose  # PROPOSE or COUPLED
+    seed: int
+    position: int  # of the first draft token, in the target's sequence
+    slots: int  # ids of the law that is drawn from
+    noise_ids: Tensor  # int64 [draft vocab]: the token id whose noise a draft id has
+    first_noise_ids: Tensor  # instead, in the first step
+
+
+def choose(
+    scores: Tensor,  # [rows, draft vocab], adjusted logits
+    allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
+    draws: Sequence[Draws | None],  # per row; None: the likeliest
+    steps: Sequence[int],  # per row: how many tokens of its draft were chosen before
+) -> list[Drawn | None]:
+    """One draft token per row; None where nothing may come."""
+    likeliest = [row for row, how in enumerate(draws) if how is None]
+    if len(likeliest) == len(draws):
+        return [Drawn(token, None) for token in choose_greedy(scores, allowed).tolist()]
+    chosen: list[Drawn | None] = [None] * len(draws)
+    if likeliest:
+        tokens = choose_greedy(scores[likeliest], [allowed[row] for row in likeliest]).tolist()
+        for row, token in zip(likeliest, tokens, strict=True):
+            chosen[row] = Drawn(token, None)
+    drawing = [(row, how) for row, how in enumerate(draws) if how is not None]
+    rows = [row for row, _ in drawing]
+    drawn = choose_drawn(
+        scores[rows],
+        [allowed[row] for row in rows],
+        [how for _, how in drawing],
+        [steps[row] for row in rows],
+    )
+    for row, found in zip(rows, drawn, strict=True):
+        chosen[row] = found
+    return chosen
+
+
+def choose_drawn(
+    logits: Tensor,  # [rows, draft vocab], adjusted
+    allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
+    draws: Sequence[Draws],  # per row
+    steps: Sequence[int],  # per row: how many tokens of its draft were drawn before
+) -> list[Drawn | None]:
+    """One draft token per row; None where nothing may come."""
+    vocab = logits.shape[-1]
+    params = [each.params for each in draws]
+
+    def column(values: Sequence[float | None], unset: float) -> Tensor:
+        return torch.tensor([unset if value is None else value for value in values])
+
+    law = draft_law(
+        logits,
+        torch.stack(list(allowed)),
+        column([each.temperature for each in params], 1.0),
+        torch.tensor([min(each.top_k or vocab, vocab) for each in params]),
+        column([each.top_p for each in params], 1.0),
+        column([each.min_p for each in params], 0.0),
+    )
+    chosen: list[Drawn | None] = [None] * len(draws)
+    for kind in {(each.purpose, each.slots): None for each in draws}:
+        rows = [row for row, each in enumerate(draws) if (each.purpose, each.slots) == kind]
+        drawn = _draw(law[rows], [draws[row] for row in rows], [steps[row] for row in rows])
+        for row, found in zip(rows, drawn, strict=True):
+            chosen[row] = found
+    return chosen
+
+
+def _draw(
+    law: Tensor,  # float32 [rows, draft vocab]
+    draws: Sequence[Draws],  # per row, of one purpose and number of slots
+    steps: Sequence[int],  # per row
+) -> list[Drawn | None]:
+    drawn: list[Drawn | None] = [None] * len(draws)
+    short = cut(law, draws[0].slots)
+    used = (short.probs > 0).sum(dim=-1).tolist()  # the likeliest come first; 0: nothing may come
+    rows = [row for row, count in enumerate(used) if count]
+    if not rows:
+        return drawn
+    ids, probs = short.ids[rows], short.probs[rows]  # [rows that draw, slots]
+    seed = torch.tensor([seed_word(draws[row].seed) for row in rows])
+    position = torch.tensor([draws[row].position + steps[row] for row in rows])
+    noise_of = [draws[row].noise_ids if steps[row] else draws[row].first_noise_ids for row in rows]
+    noise_ids = torch.stack([of[own] for of, own in zip(noise_of, ids, strict=True)])
+    columns = draw(probs, seed, position, draws[0].purpose, noise_ids)
+    goes_along = draws[0].purpose is Purpose.PROPOSE
+    for place, (row, column) in enumerate(zip(rows, columns.tolist(), strict=True)):
+        told = None
+        if goes_along:
+            told = Law(ids[place, : used[row]].tolist(), probs[place, : used[row]].tolist())
+        drawn[row] = Drawn(int(ids[place, column]), told)
+    return drawn
 
 
 def choose_greedy(

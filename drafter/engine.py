@@ -21,8 +21,7 @@ from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_sampling import Draws, Law, choose_drawn
-from drafter.draft_tokens import choose_extension, choose_greedy
+from drafter.draft_tokens import Draws, Law, choose, choose_extension
 
 log = logging.getLogger(__name__)
 
@@ -145,10 +144,12 @@ class DraftEngine:
             if session.adjustments is not None:
                 scores[index] = session.adjustments.applied(scores[index], session.drafted)
         allowed = [session.allowed_now(self._bridge.draft_real) for session in sessions]
-        if all(session.draws is None for session in sessions):
-            chosen: list[int | None] = choose_greedy(scores, allowed).tolist()
-        else:
-            chosen = self._draw(scores, allowed, sessions)
+        steps = [len(session.drafted) for session in sessions]
+        found = choose(scores, allowed, [session.draws for session in sessions], steps)
+        for session, each in zip(sessions, found, strict=True):
+            if each is not None and each.law is not None:
+                session.laws.append(each.law)
+        chosen = [None if each is None else each.token for each in found]
         for index, session in enumerate(sessions):
             if session.sequence.wanted == 2:
                 row, last = int(rows[index]), session.sequence.tokens[-1]
@@ -157,27 +158,6 @@ class DraftEngine:
                 extension = choose_extension(logits[row - 1], logits[row], last, longer, drawn)
                 if extension is not None:
                     chosen[index], session.replaced = extension, True
-        return chosen
-
-    def _draw(
-        self, scores: torch.Tensor, allowed: list[torch.Tensor], sessions: list[DraftSession]
-    ) -> list[int | None]:
-        """A draw for those who draw, kept with its law; the likeliest for the others."""
-        chosen: list[int | None] = [None] * len(sessions)
-        drawing = [index for index, session in enumerate(sessions) if session.draws is not None]
-        others = [index for index, session in enumerate(sessions) if session.draws is None]
-        if others:
-            tokens = choose_greedy(scores[others], [allowed[index] for index in others]).tolist()
-            for index, token in zip(others, tokens, strict=True):
-                chosen[index] = token
-        draws = [session.draws for session in sessions if session.draws is not None]
-        steps = [len(sessions[index].drafted) for index in drawing]
-        drawn = choose_drawn(scores[drawing], [allowed[i] for i in drawing], draws, steps)
-        for index, found in zip(drawing, drawn, strict=True):
-            if found is not None:
-                chosen[index] = found.token
-                if found.law is not None:
-                    sessions[index].laws.append(found.law)
         return chosen
 
     def _advance(self, session: DraftSession, token: int | None) -> None:

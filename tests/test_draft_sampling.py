@@ -15,14 +15,8 @@ from common.types import AcceptanceRule, BridgeMode, OpenSession, Proposal, Spar
 from common.wire_verify import proposal_to_pb
 from drafter.bridge import NO_TARGET_ID, Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_sampling import (
-    DraftSampling,
-    Draws,
-    Law,
-    certain,
-    choose_drawn,
-    in_target_ids,
-)
+from drafter.draft_sampling import DraftSampling, certain, in_target_ids
+from drafter.draft_tokens import Draws, Law, choose_drawn
 from tests.fake_drafts import DrivenEngine
 from tests.fake_tokenizers import family
 

@@ -37,7 +37,7 @@ from verifier.kernels.reference import decide
 
 BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.target.width
-SESSIONS, LENGTH, AT_ONCE = 3_000, 3, 50
+SESSIONS, LENGTH, AT_ONCE = 600, 2, 50
 RULES = {
     AcceptanceRule.NO_Q: Rule.NO_Q,
     AcceptanceRule.REJECTION: Rule.REJECTION,
