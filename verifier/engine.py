@@ -167,9 +167,10 @@ class VerifierEngine:
         ends = spec.stop_ids if spec.ignore_eos else spec.stop_ids | self.eos_ids
         if spec.sampling.min_new_tokens and len(ends) >= self._real_count:
             raise InvalidField(
-                "open.stop_token_ids", f"{len(spec.stop_ids)} ids long", "fewer than there are ids, "
-                "since sampling.min_new_tokens keeps them all away at first",
-            )  # fmt: skip
+                "open.stop_token_ids",
+                f"{len(spec.stop_ids)} ids long",
+                "fewer than all ids, since sampling.min_new_tokens keeps them away at first",
+            )
 
     def _check_draft(
         self,
