@@ -72,6 +72,24 @@ async def test_a_bias_that_cannot_be_is_refused_with_its_id(
         assert refusal.details["field"] == "sampling.logit_bias"
 
 
+async def test_a_law_without_any_id_left_is_refused() -> None:
+    async with serving() as verifier:
+        for greedy in (True, False):
+            opened = open_to_pb(verifier.open(PROMPT, ignore_eos=True))
+            opened.stop_token_ids.extend(range(VOCAB))
+            opened.sampling.min_new_tokens = 1
+            if not greedy:
+                opened.sampling.temperature = 1.0
+                opened.acceptance_rule = pb.ACCEPTANCE_RULE_NO_Q
+
+            async def act(opened: pb.Open = opened) -> Refusal:
+                return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert refusal.details["field"] == "open.stop_token_ids"
+
+
 async def test_a_rule_that_does_not_fit_is_refused_over_the_wire() -> None:
     async with serving() as verifier:
         for rule, params in (

@@ -62,6 +62,7 @@ class VerifierEngine:
         self.pool = pool
         self._model = model
         self._real_ids = real_ids
+        self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
@@ -122,6 +123,7 @@ class VerifierEngine:
             raise InvalidField("open.prompt_token_ids", "empty", "at least one token")
         if len(spec.prompt) >= self.limits.max_context_length:
             raise PromptTooLong(len(spec.prompt), self.limits.max_context_length - 1)
+        self._check_ends(spec)
         self._check_draft(spec, draft, q, "draft_token_ids", "q")
         mailbox: Mailbox[Verdict] = Mailbox()
         session = Session(spec, self.pool, self.eos_ids, self.limits.max_context_length, mailbox)
@@ -159,6 +161,16 @@ class VerifierEngine:
             self._batcher.add(session)
         session.ask(draft, asked_at, q)
         self._batcher.wait(session)
+
+    def _check_ends(self, spec: OpenSession) -> None:
+        """A law without any id left would be no law, and its row would fail the whole pass."""
+        ends = spec.stop_ids if spec.ignore_eos else spec.stop_ids | self.eos_ids
+        if spec.sampling.min_new_tokens and len(ends) >= self._real_count:
+            raise InvalidField(
+                "open.stop_token_ids",
+                f"{len(spec.stop_ids)} ids long",
+                "fewer than all ids, since sampling.min_new_tokens keeps them away at first",
+            )
 
     def _check_draft(
         self,
