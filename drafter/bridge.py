@@ -46,7 +46,8 @@ class Bridge:
         self._shared_ids = self.shared.nonzero().squeeze(1)
         # Which noise a coupled draft token is drawn with: that of the target token it would be. Ids
         # without a twin have noise that no target id has.
-        alone = torch.arange(draft.width) + NO_TARGET_ID
+        self.draft_ids = torch.arange(draft.width)  # int64 [draft.width]: each id its own
+        alone = self.draft_ids + NO_TARGET_ID
         self.noise_ids = torch.where(self.shared, self.to_target, alone)  # int64 [draft.width]
         # Draft tokens that begin with a space. Asking sorts the draft's tokens: once, at start.
         self.draft_spaced = torch.zeros(draft.width, dtype=torch.bool)  # [draft.width]

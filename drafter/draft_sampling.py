@@ -14,8 +14,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-import torch
-
 from common.rng import Purpose
 from common.sampling import MAX_SEED
 from common.types import AcceptanceRule, BridgeMode, OpenSession, SparseRow
@@ -42,7 +40,6 @@ class DraftSampling:
         self._drafts = 0
         seed = spec.sampling.seed
         self._seed = secrets.randbits(64) if seed is None else seed
-        self._own_ids = torch.arange(bridge.draft.width)
         self.adjustments: DraftAdjustments | None = None
         if spec.sampling.adjusts:
             ends = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
@@ -78,7 +75,7 @@ class DraftSampling:
             self._drafts += 1
             seed = (self._seed + self._drafts * SEED_STEP) & MAX_SEED
             # Draft ids, since those that share a twin are drawn apart and add up in its law.
-            noise = first = self._own_ids
+            noise = first = bridge.draft_ids
             slots, purpose = self._q_entries, Purpose.PROPOSE
         else:
             return None
