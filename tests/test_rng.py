@@ -1,19 +1,16 @@
-"""Randomness is a function of its four arguments, and the same one on the CPU and in kernels."""
+"""Randomness is a function of its four arguments and of nothing else."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import rng, rng_triton
-from common.rng import Purpose, Words, exponential, philox, seed_word, uniform, words
+from common import rng
+from common.rng import Purpose, Words, exponential, id_words, philox, seed_word, uniform, words
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FULL = 0xFFFFFFFF
 
 
@@ -50,55 +47,46 @@ def test_philox_gives_the_known_answers_of_random123(
     assert tuple(int(word[0]) for word in made) == expected
 
 
-@triton.jit
-def _words_kernel(
-    seed_ptr: tl.tensor,
-    position_ptr: tl.tensor,
-    id_ptr: tl.tensor,
-    words_ptr: tl.tensor,
-    ours_ptr: tl.tensor,
-    floats_ptr: tl.tensor,
-    purpose: tl.tensor,
-    n: tl.constexpr,
-) -> None:
-    at = tl.arange(0, n)
-    seed, position = tl.load(seed_ptr + at), tl.load(position_ptr + at)
-    token_id = tl.load(id_ptr + at)
-    c0 = position.to(tl.uint32)
-    other = (c0 * 0 + purpose).to(tl.uint32)
-    x0, x1, _x2, _x3 = tl.philox(seed, c0, token_id.to(tl.uint32), other, c0 * 0, n_rounds=10)
-    tl.store(words_ptr + at, x0.to(tl.int64))
-    tl.store(words_ptr + n + at, x1.to(tl.int64))
-    y0, y1 = rng_triton.words(seed, position, token_id, purpose)
-    tl.store(ours_ptr + at, y0.to(tl.int64))
-    tl.store(ours_ptr + n + at, y1.to(tl.int64))
-    tl.store(floats_ptr + at, rng_triton.uniform(seed, position, purpose))
-    tl.store(floats_ptr + n + at, rng_triton.exponential(seed, position, token_id, purpose))
+def by_definition(seed: int, position: int, token_id: int, purpose: int) -> int:
+    """Philox4x32-10 in Python's integers: the word of one token id."""
+    c0, c1, c2, c3 = position, token_id // 4, purpose, 0
+    k0, k1 = seed & FULL, seed >> 32
+    for _ in range(10):
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & FULL, (a >> 32) ^ c3 ^ k1, a & FULL
+        k0, k1 = k0 + 0x9E3779B9 & FULL, k1 + 0xBB67AE85 & FULL
+    return (c0, c1, c2, c3)[token_id % 4]
 
 
-@pytest.mark.parametrize("purpose", list(Purpose))
-def test_kernels_draw_the_same_words_bit_for_bit(purpose: Purpose) -> None:
-    n = 256
-    generator = torch.Generator().manual_seed(purpose)
-    seed = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
-    position = torch.randint(0, 2**31, (n,), generator=generator)
-    token_id = torch.randint(0, 262_144, (n,), generator=generator)
-    seed[:3] = torch.tensor([0, -1, seed_word(2**63)])
-    made = torch.empty(2, n, dtype=torch.int64, device=DEVICE)
-    ours, floats = torch.empty_like(made), torch.empty(2, n, device=DEVICE)
-    inputs = (seed.to(DEVICE), position.to(DEVICE), token_id.to(DEVICE))
-    _words_kernel[(1,)](*inputs, made, ours, floats, int(purpose), n)
-    expected = torch.stack(words(seed, position, token_id, purpose))
-    assert torch.equal(made.cpu(), expected)
-    assert torch.equal(ours.cpu(), expected)
-    assert torch.equal(floats[0].cpu(), uniform(seed, position, purpose))
-    noise = exponential(seed, position, token_id[:, None], purpose).squeeze(1)
-    torch.testing.assert_close(floats[1].cpu(), noise, rtol=1e-6, atol=0)
+def test_the_four_words_of_a_block_are_those_of_four_ids() -> None:
+    """The first known answer again, as the ids 0 to 3 of a sequence's first position."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    expected = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert id_words(zero, zero, torch.arange(4), Purpose.PROPOSE).tolist() == [expected]
+    for word, made in zip(expected, words(zero, zero, zero, Purpose.PROPOSE), strict=True):
+        assert int(made) == word
 
 
-def test_kernels_know_the_same_purposes() -> None:
-    for purpose in Purpose:
-        assert getattr(rng_triton, purpose.name).value == purpose
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [3],
+        list(range(9)),
+        list(range(5, 12)),  # begins and ends in the middle of a block
+        [7, 6, 9, 8, 8],  # close together, in no order
+        [262_143, 5, 0],  # far apart
+    ],
+)
+def test_a_word_is_that_of_its_block_whatever_ids_are_asked_for(ids: list[int]) -> None:
+    seeds, positions = [2**63 + 12_345, 17], [777, 2**31]
+    expected = [
+        [by_definition(seed, position, token_id, Purpose.COUPLED) for token_id in ids]
+        for seed, position in zip(seeds, positions, strict=True)
+    ]
+    seed, position = torch.tensor([seed_word(seed) for seed in seeds]), torch.tensor(positions)
+    asked = torch.tensor(ids)
+    assert id_words(seed, position, asked, Purpose.COUPLED).tolist() == expected
+    assert id_words(seed, position, asked.repeat(2, 1), Purpose.COUPLED).tolist() == expected
 
 
 @given(seed=st.integers(0, 2**64 - 1))
@@ -147,19 +135,32 @@ def test_uniforms_lie_strictly_between_0_and_1() -> None:
     assert float(torch.tensor(1.0).nextafter(torch.tensor(0.0))) == rng.LARGEST_UNIFORM
 
 
-def test_exponentials_are_positive_finite_and_increase_with_the_first_word() -> None:
+def test_exponentials_are_positive_finite_and_increase_with_the_word() -> None:
     edges = [0, 1, 255, 256, 257, 511, 512, 2**25 - 1, 2**25, 2**31, FULL - 256, FULL - 255, FULL]
-    x0 = torch.tensor(sorted({*edges, *(2**shift for shift in range(32))}))
-    for x1 in (0, FULL):
-        e = rng.exponential_of(x0, torch.full_like(x0, x1))
-        assert bool((e > 0).all()) and bool(e.isfinite().all())
-        assert bool((e[1:] >= e[:-1]).all())
-        w = ((x0 >> 8).to(torch.float64) + 0.5) * 2.0**-24  # exact here
-        low = ((x1 >> 8) + 0.5) * 2.0**-48
-        exact = -torch.log1p(-torch.where(x0 < 256, low, w)).to(torch.float64)
-        torch.testing.assert_close(
-            e[x0 < FULL - 256].double(), exact[x0 < FULL - 256], rtol=6e-6, atol=0
-        )
+    word = np.array(sorted({*edges, *(2**shift for shift in range(32))}))
+    exact = ((word >> 8) + 0.5) * 2.0**-24  # in float64
+    e = rng.exponential_of(rng.fractions(word.astype(np.uint32)))
+    assert (e > 0).all() and np.isfinite(e).all()
+    assert (e[1:] >= e[:-1]).all()
+    held = word >= FULL - 256  # 1 - w has no bits left there
+    np.testing.assert_allclose(e[~held], -np.log1p(-exact[~held]), rtol=6e-6)
+    fine = rng.exponential_of(rng.fine_fractions(word.astype(np.uint32)))
+    assert (fine > 0).all() and (fine[1:] >= fine[:-1]).all()
+    assert fine[-1] < e[word >= 256][0]
+    np.testing.assert_allclose(fine, exact * 2.0**-24, rtol=1e-6)
+
+
+def test_where_a_words_upper_bits_are_all_zero_a_second_block_decides() -> None:
+    seed, position, token_id = torch.tensor([104]), torch.tensor([7]), 153_429
+    ids = torch.arange(token_id - 10, token_id + 10)
+    assert int(id_words(seed, position, ids, Purpose.COUPLED).min()) < 256
+    own = torch.tensor([token_id])
+    spare = words(seed, position, own, Purpose.COUPLED, turn=1)[0]
+    fine = ((spare >> 8).float() + 0.5) * 2.0**-48
+    made = exponential(seed, position, ids, Purpose.COUPLED)
+    assert int(made.argmin()) == 10
+    torch.testing.assert_close(made[:, 10], fine, rtol=1e-6, atol=0)
+    assert torch.equal(exponential(seed, position, own, Purpose.COUPLED)[0], made[0, 10:11])
 
 
 def test_exponentials_follow_their_law_in_the_tail_that_decides() -> None:
