@@ -2,7 +2,8 @@
 
 Exactness at the verifier needs that q is the law that was sampled, not that it is near anything:
 so the law is masked, filtered and cut first, and what is left is both sampled and sent. Draft ids
-here; randomness is keyed by target ids. Pure functions. Refuses to know sessions and messages.
+here; which ids key the randomness is an argument. Pure functions. Refuses to know sessions and
+messages.
 """
 
 from __future__ import annotations
@@ -54,20 +55,16 @@ def cut(law: Tensor, slots: int) -> SparseLaw:
 
 def propose(
     law: SparseLaw,
-    target_ids: Tensor,  # int64 [draft vocab], each draft id's twin (Bridge.to_target)
+    noise_ids: Tensor,  # int64 [draft vocab] or [rows, slots]: the token id whose noise an id has
     seed: Tensor,  # int64 [rows]
     position: Tensor,  # int64 [rows], in the target's sequence
+    purpose: Purpose = Purpose.PROPOSE,
 ) -> Tensor:  # int64 [rows]
-    """One draft id per row, sampled from exactly the law that is sent."""
-    slot = draw(law.probs, seed, position, Purpose.PROPOSE, target_ids[law.ids])
+    """One draft id per row, sampled from exactly `law`, which is what is sent.
+
+    That needs noise_ids that are distinct within a row. For a draft that is COUPLED to the
+    verifier's draw they are the target's ids, and seed and position its own.
+    """
+    own = noise_ids[law.ids] if noise_ids.dim() == 1 else noise_ids
+    slot = draw(law.probs, seed, position, purpose, own)
     return law.ids.gather(1, slot[:, None]).squeeze(1)
-
-
-def propose_coupled(
-    law: Tensor,  # float32 [rows, draft vocab]
-    target_ids: Tensor,  # int64 [draft vocab]
-    seed: Tensor,  # int64 [rows], the request's own
-    position: Tensor,  # int64 [rows], in the target's sequence
-) -> Tensor:  # int64 [rows]
-    """One draft id per row, drawn with the noise that the verifier draws with."""
-    return draw(law, seed, position, Purpose.COUPLED, target_ids)

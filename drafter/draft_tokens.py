@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.law import draw
 from common.rng import Purpose, seed_word
 from common.sampling import SamplingParams
-from drafter.draft_law import cut, draft_law
+from drafter.draft_law import SparseLaw, cut, draft_law, propose
 
 
 class Law(NamedTuple):
@@ -120,13 +119,13 @@ def _draw(
     position = torch.tensor([draws[row].position + steps[row] for row in rows])
     noise_of = [draws[row].noise_ids if steps[row] else draws[row].first_noise_ids for row in rows]
     noise_ids = torch.stack([of[own] for of, own in zip(noise_of, ids, strict=True)])
-    columns = draw(probs, seed, position, draws[0].purpose, noise_ids)
-    goes_along = draws[0].purpose is Purpose.PROPOSE
-    for place, (row, column) in enumerate(zip(rows, columns.tolist(), strict=True)):
+    purpose = draws[0].purpose
+    tokens = propose(SparseLaw(ids, probs), noise_ids, seed, position, purpose).tolist()
+    for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         told = None
-        if goes_along:
+        if purpose is Purpose.PROPOSE:
             told = Law(ids[place, : used[row]].tolist(), probs[place, : used[row]].tolist())
-        drawn[row] = Drawn(int(ids[place, column]), told)
+        drawn[row] = Drawn(token, told)
     return drawn
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drafter.draft_law import SparseLaw, cut, draft_law, propose, propose_coupled
+from common.rng import Purpose
+from drafter.draft_law import SparseLaw, cut, draft_law, propose
 from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
@@ -117,7 +118,8 @@ def _round(
     for step in range(k):
         now = before[-1]
         if rule == Rule.COUPLED:
-            drawn = propose_coupled(law[now], own, seed, base + step)
+            whole = cut(law[now], script.vocab)
+            drawn = propose(whole, own, seed, base + step, Purpose.COUPLED)
         elif script.foreign or rule != Rule.REJECTION:
             slot = torch.multinomial(sparse.probs, n, replacement=True, generator=state.foreign)
             drawn = sparse.ids[now, slot[now, torch.arange(n)]]

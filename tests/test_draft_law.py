@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.law import draw
 from common.rng import Purpose
-from drafter.draft_law import SparseLaw, cut, draft_law, propose, propose_coupled
+from drafter.draft_law import SparseLaw, cut, draft_law, propose
 from tests.laws import tail_probability
 
 
@@ -77,9 +77,10 @@ def test_a_coupled_draft_is_the_targets_own_draw_where_their_laws_agree() -> Non
     to_target = torch.randperm(40, generator=generator)
     seed, position = torch.arange(300), torch.arange(300) * 3
     drawn = draw(target_law, seed, position, Purpose.COUPLED)
-    drafted = propose_coupled(target_law[:, to_target], to_target, seed, position)
+    law = cut(target_law[:, to_target], 40)
+    drafted = propose(law, to_target, seed, position, Purpose.COUPLED)
     assert torch.equal(to_target[drafted], drawn)
-    other = propose(cut(target_law[:, to_target], 40), to_target, seed, position)
+    other = propose(law, to_target, seed, position)
     assert int((to_target[other] == drawn).sum()) < 100, "the drafter's own draws are independent"
 
 
@@ -87,4 +88,4 @@ def test_a_coupled_draft_is_the_targets_own_draw_where_their_laws_agree() -> Non
 def test_no_rows_are_no_draws(rows: int) -> None:
     law = torch.full((rows, 4), 0.25)
     none = torch.zeros(rows, dtype=torch.int64)
-    assert len(propose_coupled(law, torch.arange(4), none, none)) == rows
+    assert len(propose(cut(law, 3), torch.arange(4), none, none)) == rows

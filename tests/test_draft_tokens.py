@@ -69,7 +69,7 @@ def test_what_follows_the_last_token_weighs_too(certain: float, expected: int | 
 
 
 def test_what_is_drawn_behind_the_last_token_weighs_nothing() -> None:
-    """P(last) = 0.5 and P(e) = 0.3, whatever follows: what both sides draw alike is likely right."""
+    """P(last) = 0.5 and P(e) = 0.3, whatever follows: both sides draw that alike."""
     before = torch.tensor([0.2, 0.5, 0.3]).log()
     after = torch.tensor([0.2, *[0.1] * 8]).log()
     assert choose_extension(before, after, 1, torch.tensor([2])) == 2
