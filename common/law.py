@@ -73,9 +73,10 @@ def draw(
     width = weights.shape[-1]
     if ids is None:
         ids = torch.arange(width, device=weights.device)
-    columns = (weights.amax(dim=0) > 0).nonzero().squeeze(1)  # the others are never drawn
-    if 2 * len(columns) > width:  # picking them out costs more than their numbers
+    possible = weights.amax(dim=0) > 0  # the others are never drawn
+    if 2 * int(possible.sum()) > width:  # picking columns out costs more than their numbers
         return _least(exponential(seed, position, ids, purpose).div_(weights))
+    columns = possible.nonzero().squeeze(1)
     noise = exponential(seed, position, ids[..., columns], purpose)
     return columns[_least(noise.div_(weights.index_select(1, columns)))]
 

@@ -95,7 +95,7 @@ def _scores(
     allowed: Tensor | None,
 ) -> Tensor:  # float32 [n, vocab], a copy
     """The rows' logits before temperature: adjusted, and ids that don't exist out."""
-    scores = logits[rows].to(torch.float32)
+    scores = logits.index_select(0, rows).to(torch.float32)
     if adjustments is not None:
         first, after = adjustments.offsets[rows], adjustments.offsets[rows + 1]
         counts = after - first
@@ -155,14 +155,17 @@ def _decide_rows(
     stands = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
     fell = ~stands
     # A refused draft token's row samples what p has more of than q, the bonus row p itself.
-    weights, token, refused = p[fell], token[fell], drafted[fell]
+    weights = p if bool(fell.all()) else p[fell]  # ours to write
+    token, refused = token[fell], drafted[fell]
     if with_q:
-        ids = slots[0][fell]
-        weights.scatter_add_(1, ids, -slots[1][fell].masked_fill(~refused[:, None], 0.0))
-        weights.scatter_(1, ids, weights.gather(1, ids).clamp_(min=0))
+        ids, taken = slots[0][fell], slots[1][fell]
     else:
-        weights[refused, token[refused].squeeze(1)] = 0.0
+        ids, taken = token, torch.ones_like(weights[:, :1])
+    before = weights.gather(1, ids)
+    # Unused slots take 0 from an id that may be another slot's, too: so first add, then cut.
+    weights.scatter_add_(1, ids, -taken.masked_fill(~refused[:, None], 0.0))
+    weights.scatter_(1, ids, weights.gather(1, ids).clamp_(min=0))
     nothing = refused & (weights.amax(dim=-1) <= NO_MASS)
     if bool(nothing.any()):
-        weights[nothing] = p[fell][nothing]
+        weights[nothing] = weights[nothing].scatter(1, ids[nothing], before[nothing])
     return stands, draw(weights, seed[fell], position[fell], Purpose.SAMPLE)
