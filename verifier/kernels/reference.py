@@ -69,9 +69,9 @@ def decide(
     going = torch.arange(len(starts), device=starts.device)  # sessions without a decision yet
     step = 0
     while len(going):
-        ended = torch.zeros_like(going, dtype=torch.bool)
+        ended, rules = torch.zeros_like(going, dtype=torch.bool), sampling.rule[going]
         for rule in Rule:
-            places = (sampling.rule[going] == rule).nonzero().squeeze(1)
+            places = (rules == rule).nonzero().squeeze(1)
             if not len(places):
                 continue
             sessions = going[places]
@@ -150,15 +150,16 @@ def _decide_rows(
     with_q = rule == Rule.REJECTION and bool(drafted.any())
     if with_q:
         assert q is not None
-        slots = q.ids[rows].to(torch.int64), q.probs[rows]  # [n, slots] each
+        # [n, slots] each; index_select copies rows much faster than an index does on a CPU
+        slots = q.ids.index_select(0, rows).to(torch.int64), q.probs.index_select(0, rows)
         chance = chance / torch.where(slots[0] == token, slots[1], 0.0).sum(dim=-1)
     stands = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
-    fell = ~stands
+    fell = (~stands).nonzero().squeeze(1)  # int64 [those that don't stand]
     # A refused draft token's row samples what p has more of than q, the bonus row p itself.
-    weights = p if bool(fell.all()) else p[fell]  # ours to write
-    token, refused = token[fell], drafted[fell]
+    weights = p if len(fell) == len(p) else p.index_select(0, fell)  # ours to write
+    token, refused = token.index_select(0, fell), drafted[fell]
     if with_q:
-        ids, taken = slots[0][fell], slots[1][fell]
+        ids, taken = (slot.index_select(0, fell) for slot in slots)
     else:
         ids, taken = token, torch.ones_like(weights[:, :1])
     before = weights.gather(1, ids)
