@@ -108,8 +108,12 @@ def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
     seed, position: int64 [rows]. The topmost of the 2**24 values would round to 1 and is held below
     it, so that u < p is certain where p is 1.
     """
-    x0 = words(seed, position, torch.zeros(1, dtype=torch.int64), purpose)[0]
-    return torch.from_numpy(fractions(x0.numpy().astype(np.uint32))).to(seed.device)
+    keys, counters = _words_of(seed), _words_of(position)
+    made = np.empty(len(keys), np.float32)
+    for some in _slices(len(made), AT_A_TIME):
+        x0 = _block(keys[some], counters[some], np.zeros(1, np.uint64), purpose)[0]
+        made[some] = fractions(x0.astype(np.uint32))
+    return torch.from_numpy(made).to(seed.device)
 
 
 def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> Tensor:
@@ -122,7 +126,8 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
     keys, counters, columns = _words_of(seed), _words_of(position), _words_of(ids)
     run = _run(columns)
     made = np.empty((len(keys), columns.shape[-1]), np.float32)
-    for some in _slices(len(made), max(1, AT_A_TIME * LANES // max(1, made.shape[1]))):
+    each = max(1, made.shape[1] if run is None else len(run.blocks))  # blocks per row
+    for some in _slices(len(made), max(1, AT_A_TIME // each)):
         own = columns if columns.ndim == 1 else columns[some]
         word = _id_words(keys[some], counters[some], own, run, purpose)
         for part in _slices(word.shape[1], AT_A_TIME * LANES):

@@ -154,7 +154,7 @@ def _round(
 
 
 def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """int64 [n]: a slot by the inverse law of each of `rows` (int64 [n]). probs: [states, slots]."""
+    """int64 [n]: a slot of each row (int64 [n]) by the inverse law. probs: [states, slots]."""
     states, slots = probs.shape
     below = probs.double().cumsum(dim=-1)
     # One search for all: row r's steps lie in (r, r + 1].

@@ -1,8 +1,8 @@
 """Every rule's output follows the target's law exactly, whatever is drafted; biased rules don't.
 
-200,000 sessions per case (2,000 if nothing is drawn), their first tokens tested jointly: chi-square against the exact law at a
-family-wise error of 1e-4 (Bonferroni over all cases of this file). Seeds are fixed, so a result is
-no matter of luck.
+200,000 sessions per case (2,000 where nothing is drawn), their first tokens tested jointly:
+chi-square against the exact law at a family-wise error of 1e-4 (Bonferroni over all cases of this
+file). Seeds are fixed, so a result is no matter of luck.
 """
 
 from __future__ import annotations
