@@ -181,18 +181,20 @@ class _Run:
     """Blocks that hold all of some ids' words, and where those are among the blocks' words."""
 
     blocks: Words  # [blocks], one after the other
-    places: slice | NDArray[np.int64]  # [ids]
+    places: slice | NDArray[np.int64] | None  # [ids]; None: each row has its own
 
 
 def _run(ids: Words) -> _Run | None:
     """None where it takes fewer blocks if each id makes its own. ids: [ids] or [rows, ids]."""
     width = ids.shape[-1]
-    if ids.ndim > 1 or not width:
+    if not ids.size:
         return None
     first, last = ids.min() >> LANE_BITS, ids.max() >> LANE_BITS
     if int(last - first) >= width:
         return None
     blocks = np.arange(first, last + np.uint64(1), dtype=np.uint64)
+    if ids.ndim > 1:
+        return _Run(blocks, None)
     places = (ids - (first << LANE_BITS)).view(np.int64)
     begin = int(places[0])
     if int(places[-1]) - begin == width - 1 and bool((places[1:] > places[:-1]).all()):
@@ -216,6 +218,9 @@ def _id_words(
         for lane in range(LANES):
             made[:, part, lane] = block[lane]
     words = made.reshape(rows, -1)
+    if run.places is None:
+        own = (ids - (run.blocks[0] << LANE_BITS)).view(np.int64)
+        return np.take_along_axis(words, own, axis=1)
     return words[:, run.places] if isinstance(run.places, slice) else words.take(run.places, axis=1)
 
 

@@ -142,13 +142,13 @@ def _round(
         ),
         q,
     )
-    step = torch.arange(k + 1)
+    places = torch.arange(k + 1)
     token = torch.where(
-        step == made.accepted_lengths[:, None], made.next_tokens[:, None], draft.view(n, k + 1)
+        places == made.accepted_lengths[:, None], made.next_tokens[:, None], draft.view(n, k + 1)
     )
     # What stands behind the next token isn't committed: a later round overwrites it.
     tokens = state.tokens.index_select(0, active)
-    tokens.scatter_(1, base[:, None] + step, token)
+    tokens.scatter_(1, base[:, None] + places, token)
     state.tokens.index_copy_(0, active, tokens)
     state.lengths[active] += made.accepted_lengths + 1
 
