@@ -14,6 +14,8 @@ from verifier.adjustments import History, adjust_rows
 from verifier.kernels.decision import Decisions, Rule
 from verifier.kernels.reference import decide
 
+pytestmark = pytest.mark.laws
+
 SEED = 77
 LENGTH = 10
 CHAIN = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(9)) * 2

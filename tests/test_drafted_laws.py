@@ -35,6 +35,8 @@ from tests.laws import tail_probability
 from verifier.kernels.decision import Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
+pytestmark = pytest.mark.laws
+
 BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.target.width
 SESSIONS, LENGTH, AT_ONCE = 600, 2, 50
