@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
+
 from hypothesis import settings
 
 settings.register_profile(

@@ -1,0 +1,52 @@
+"""The plain-torch twins of this package's kernels: what they compute, one row at a time.
+
+Knows the definition. Refuses to know speed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def paged_attention(
+    query: Tensor,  # [rows, heads, head_size]
+    keys: Tensor,  # [pages, page_size, kv_heads, head_size]
+    values: Tensor,
+    pages: Tensor,  # int32 [n], one session's
+    first_position: int,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """float64 [rows, heads, head_size] of one session's rows at consecutive positions."""
+    rows, heads, _ = query.shape
+    kv_heads = keys.shape[2]
+    own_keys = keys[pages.long()].flatten(0, 1).double()  # [positions, kv_heads, head_size]
+    own_values = values[pages.long()].flatten(0, 1).double()
+    out = []
+    for row in range(rows):
+        end = first_position + row + 1
+        begin = max(0, end - window) if window else 0
+        q = query[row].double().view(kv_heads, heads // kv_heads, -1)  # [kv_heads, group, size]
+        scores = torch.einsum("hgd,nhd->hgn", q, own_keys[begin:end]) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        weights = torch.softmax(scores, dim=-1)
+        out.append(torch.einsum("hgn,nhd->hgd", weights, own_values[begin:end]).flatten(0, 1))
+    return torch.stack(out)
+
+
+def write_kv(
+    keys_out: Tensor,
+    values_out: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    counts: Tensor,
+) -> None:
+    """As common/kernels/kv_write.py."""
+    count = int(counts[0])
+    keys_out.flatten(0, 1)[slots[:count].long()] = keys[:count]
+    values_out.flatten(0, 1)[slots[:count].long()] = values[:count]
