@@ -1,14 +1,23 @@
-"""Settings of all tests: no timing is asserted, and CI repeats what passed before."""
+"""Settings of all tests: no timing is asserted, and CI repeats what passed before.
+
+Without a GPU, kernels run in Triton's interpreter, which must be chosen before triton is imported.
+"""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
-
+import torch
 from hypothesis import settings
 
 settings.register_profile(
     "crossdraft", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("crossdraft")
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from tests import triton_scalars  # noqa: E402
+
+triton_scalars.repair()

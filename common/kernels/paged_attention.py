@@ -54,6 +54,7 @@ def attend_splits_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):
     """One program: one split of the keys of one KV head, for one tile of rows."""
     kv_head = tl.program_id(0)
@@ -89,6 +90,8 @@ def attend_splits_kernel(
         mask=real[:, None] & (d < HEAD)[None, :],
         other=0.0,
     )  # [BLOCK_M, BLOCK_D]
+    if WIDEN:
+        query = query.to(tl.float32)
 
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -104,6 +107,8 @@ def attend_splits_kernel(
         else:
             there = inside[:, None] & (d < HEAD)[None, :]
         key = tl.load(keys_ptr + offset[:, None] + d[None, :], mask=there, other=0.0)
+        if WIDEN:
+            key = key.to(tl.float32)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")  # [BLOCK_M, BLOCK_N]
         if HAS_SOFTCAP:
             # tanh(x) = 1 - 2 / (e^2x + 1); Gemma 2, arXiv:2408.00118
@@ -124,8 +129,11 @@ def attend_splits_kernel(
         fade = tl.exp2(maximum - level)
         total = total * fade + tl.sum(weights, 1)
         value = tl.load(values_ptr + offset[:, None] + d[None, :], mask=there, other=0.0)
+        weights = weights.to(value.dtype)
+        if WIDEN:
+            weights, value = weights.to(tl.float32), value.to(tl.float32)
         partial = partial * fade[:, None]
-        partial = tl.dot(weights.to(value.dtype), value, partial, input_precision="ieee")
+        partial = tl.dot(weights, value, partial, input_precision="ieee")
         maximum = higher
 
     lanes = (place.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_M + m
@@ -265,6 +273,8 @@ def paged_attention(
             BLOCK_M=tiles.block_m,
             BLOCK_N=tiles.block_n,
             BLOCK_D=block_d,
+            # Triton's interpreter multiplies bfloat16 as if it were integers.
+            WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
         )
