@@ -32,7 +32,7 @@ def choose_tiles(head_size: int, group: int, dtype: torch.dtype) -> Tiles:
     """
     least = 1 << (group - 1).bit_length()
     if dtype == torch.float32:
-        return Tiles(max(16, least), 32, 4, 1)
+        return Tiles(max(16, least), 16 if head_size > 128 else 32, 4 if head_size <= 64 else 8, 1)
     if head_size > 128:
         return Tiles(max(64, least), 32, 8, 2)
     return Tiles(max(64, least), 64, 4, 3)

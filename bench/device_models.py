@@ -1,0 +1,297 @@
+"""Model steps on a device, with random weights at real shapes: `python -m bench.device_models`.
+
+Tells what one step costs for one row and for several, for one session and for many, called and
+replayed, against the time in which the device could read the weights once; and the attention
+kernel alone (bench/device_attention.py). Needs no files and no network. `--small` is its form for a
+machine without CUDA, where times mean nothing; `--tune` prints attention times by tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are defined
+
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from bench.device_attention import Shape, error_table, kernel_table, tile_table
+from bench.device_clock import copy_bytes_per_second, device, wait, wall_seconds
+from common.kernels import interpreted
+from common.kernels.tiles import SPLIT_KEYS
+from common.kv_cache import PagePool
+from common.model import Chunk, PagedModel
+from common.ragged import flatten
+from common.step_graphs import StepSize
+
+PAGE_SIZE = 16
+Print = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Of Qwen2.5, from its published configs."""
+
+    name: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    tied: bool
+    vocab: int
+
+    def config(self) -> Qwen2Config:
+        return Qwen2Config(
+            hidden_size=self.hidden,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            tie_word_embeddings=self.tied,
+            vocab_size=self.vocab,
+            max_position_embeddings=32768,
+            rope_theta=1e6,
+        )
+
+
+SHAPES = [
+    ModelShape("0.5B", 896, 4864, 24, 14, 2, True, 151_936),
+    ModelShape("1.5B", 1536, 8960, 28, 12, 2, True, 151_936),
+    ModelShape("7B", 3584, 18944, 28, 28, 4, False, 152_064),
+]
+SMALL = [ModelShape("tiny", 64, 96, 2, 4, 2, True, 256)]
+# (sessions, rows of each); the first asks what more rows cost one session
+ONE_SESSION = [(1, 1), (1, 2), (1, 4), (1, 8), (1, 9), (1, 16)]
+SESSIONS = [(4, 1), (4, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
+
+
+class Steps:
+    """One model with contexts of random keys and values, ready to take steps."""
+
+    def __init__(self, shape: ModelShape, sessions: int, context: int) -> None:
+        torch.manual_seed(0)
+        with torch.device(device()):
+            made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
+        self.model = PagedModel(
+            made, "plain", device=device().type, dtype=torch.bfloat16, kernels=True
+        )
+        self.context = context
+        pages = -(-(context + 16) // PAGE_SIZE)
+        pool = PagePool(sessions * pages, PAGE_SIZE)
+        self.tables = [pool.table() for _ in range(sessions)]
+        for table in self.tables:
+            table.reserve(context + 16)
+            table.length = context
+        self.model.allocate(pool.num_pages, PAGE_SIZE)
+        assert self.model._store is not None
+        for layer in range(len(self.model.layers)):
+            for tensor in self.model._store.layer(layer):
+                tensor.normal_()
+        # A tied embedding is read as the output layer; an untied one gives single rows.
+        skipped = 0 if shape.tied else made.get_input_embeddings().weight.numel()
+        self.weight_bytes = 2 * (sum(p.numel() for p in made.parameters()) - skipped)
+
+    def chunks(self, sessions: int, rows: int) -> list[Chunk]:
+        vocab = self.model.vocab_size
+        return [
+            Chunk([(31 * i + 7 * place) % vocab for i in range(rows)], table, rows)
+            for place, table in enumerate(self.tables[:sessions])
+        ]
+
+    def kv_bytes(self, sessions: int, rows: int) -> int:
+        return sessions * (self.context + rows) * self.model.bytes_per_token
+
+    def replayed(self, chunks: list[Chunk], size: StepSize | None = None) -> torch.Tensor:
+        """One step by the recorded step that serves it, or by `size`: -> logits [rows, vocab]."""
+        graphs, tile_rows = self.model._graphs, self.model._paged.tile_rows
+        assert graphs is not None
+        flat = flatten(chunks, PAGE_SIZE, tile_rows, SPLIT_KEYS)
+        found = size or graphs.find(flat)
+        assert found is not None
+        return graphs.replay(found, flat).clone()
+
+    def step_seconds(self, sessions: int, rows: int) -> dict[str, float]:
+        """Of one step: device alone, replayed by the host's clock, and called by the host's."""
+        chunks, graphs = self.chunks(sessions, rows), self.model._graphs
+        assert graphs is not None
+        whole = wall_seconds(lambda: self.model.forward(chunks))
+        flat = flatten(chunks, PAGE_SIZE, self.model._paged.tile_rows, SPLIT_KEYS)
+        size = graphs.find(flat)
+        assert size is not None
+        graphs._buffers.fill(flat)
+        alone = replay_seconds(graphs._steps[size])
+        self.model._graphs = None
+        called = wall_seconds(lambda: self.model.forward(chunks), 5)
+        self.model._graphs = graphs
+        return {"device": alone, "step": whole, "eager": called}
+
+
+def replay_seconds(replay: Callable[[], None], repeats: int = 10) -> float:
+    """Median seconds of a replay on the device."""
+    if not torch.cuda.is_available():
+        return wall_seconds(replay, 1)
+    found = []
+    for _ in range(repeats + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        replay()
+        end.record()
+        wait()
+        found.append(begin.elapsed_time(end) / 1e3)
+    return sorted(found[2:])[repeats // 2]
+
+
+def model_table(
+    shape: ModelShape, cases: list[tuple[int, int]], context: int, speed: float, tell: Print
+) -> dict[str, Any]:
+    """Steps of one model at every (sessions, rows)."""
+    begin = time.perf_counter()
+    steps = Steps(shape, max(sessions for sessions, _ in cases), context)
+    wait()
+    made = time.perf_counter()
+    most = max(sessions * rows for sessions, rows in cases)
+    steps.model.record_steps(most, context + 16)
+    wait()
+    assert steps.model._graphs is not None
+    tell(
+        f"{shape.name}: made in {made - begin:.1f} s, {len(steps.model._graphs.sizes)} steps "
+        f"recorded in {time.perf_counter() - made:.1f} s"
+    )
+    lines = []
+    for sessions, rows in cases:
+        floor = (steps.weight_bytes + steps.kv_bytes(sessions, rows)) / speed
+        seconds = steps.step_seconds(sessions, rows)
+        lines.append(
+            {
+                "sessions": sessions,
+                "rows": rows,
+                "floor_us": floor * 1e6,
+                **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
+                "times_floor": seconds["device"] / floor,
+            }
+        )
+    return {
+        "model": shape.name,
+        "context": context,
+        "weight_bytes": steps.weight_bytes,
+        "weights_us": steps.weight_bytes / speed * 1e6,
+        "steps": lines,
+        "bits": bits_table(steps),
+    }
+
+
+def bits_table(steps: Steps) -> list[dict[str, Any]]:
+    """Whether one row gives what the same row gives among nine: told, not promised.
+
+    Once by the steps that serve them, and once by one recorded size for both.
+    """
+    graphs = steps.model._graphs
+    assert graphs is not None
+    found = []
+    table = steps.tables[0]
+    common = next((s for s in graphs.sizes if s.rows >= 16 and s.items >= s.rows), graphs.sizes[-1])
+    for name, size in (("own sizes", None), (f"size {common.rows}", common)):
+        chunk = steps.chunks(1, 9)[0]
+        nine = steps.replayed([chunk], size)
+        alone = []
+        for row, token in enumerate(chunk.tokens):
+            table.length = steps.context + row
+            alone.append(steps.replayed([Chunk([token], table, 1)], size))
+        table.length = steps.context
+        one = torch.cat(alone)
+        top = one.float().topk(2, dim=-1).values
+        found.append(
+            {
+                "how": name,
+                "equal_bits": bool(torch.equal(nine, one)),
+                "same_argmax": int((nine.argmax(-1) == one.argmax(-1)).sum()),
+                "largest_difference": float((nine.float() - one.float()).abs().max()),
+                "smallest_gap": float((top[:, 0] - top[:, 1]).min()),
+            }
+        )
+    return found
+
+
+def cells(lines: list[dict[str, Any]]) -> list[str]:
+    """Lines of a table with one column per key."""
+    names = list(lines[0])
+    rows = [names, *([_cell(line.get(name)) for name in names] for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
+    return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return str(value)
+
+
+def run(small: bool, tune: bool, tell: Print) -> dict[str, Any]:
+    """Everything; JSON-able."""
+    begin = time.perf_counter()
+    speed = copy_bytes_per_second(1 << 20 if small else 4 << 30)
+    found: dict[str, Any] = {"copy_gb_s": speed / 1e9, "torch": torch.__version__}
+    lengths = [(2, 64)] if small else [(64, 4096), (1, 4096)]
+    shapes = [Shape(s, n, rows) for s, n in lengths for rows in (1, 4, 9)]
+    if small:
+        shapes = [Shape(2, 40, rows, 4, 2, 32, torch.float32) for rows in (1, 4)]
+        found["errors"] = error_table(shapes)
+    else:
+        half = torch.float16
+        checks = [Shape(3, 700, 9), Shape(3, 1100, 9, 14, 2, 64), Shape(2, 513, 4, 8, 4, 256)]
+        checks += [Shape(2, 1025, 9, 12, 2, 96), Shape(2, 300, 5, 8, 8, 128, half)]
+        checks += [Shape(2, 600, 3, 8, 2, 128, torch.float32), Shape(64, 4096, 9)]
+        found["errors"] = error_table(checks)
+    tell("\n".join(["attention errors", *cells(found["errors"])]))
+    if tune:
+        wanted = [Shape(64, 4096, 1), Shape(64, 4096, 9), Shape(1, 4096, 1), Shape(1, 4096, 9)]
+        found["tiles"] = tile_table(shapes[:1] if small else wanted, speed)
+        tell("\n".join(["attention by tiles", *cells(found["tiles"])]))
+    found["attention"] = kernel_table(shapes, speed)
+    tell(f"attention timed after {time.perf_counter() - begin:.0f} s")
+    found["models"] = []
+    cases = [(1, 1), (1, 9), (2, 2)] if small else ONE_SESSION + SESSIONS
+    for shape in SMALL if small else SHAPES:
+        found["models"].append(model_table(shape, cases, 40 if small else 1024, speed, tell))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    found["seconds"] = time.perf_counter() - begin
+    return found
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The tables, last things last."""
+    lines = [f"copy {found['copy_gb_s']:.0f} GB/s, torch {found['torch']}", "", "attention alone"]
+    lines += cells(found["attention"])
+    for model in found["models"]:
+        lines += ["", f"{model['model']}: weights {model['weights_us']:.0f} us"]
+        lines += [*cells(model["steps"]), *cells(model["bits"])]
+    return "\n".join([*lines, f"{found['seconds']:.0f} s in all"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="tiny shapes, for a CPU")
+    parser.add_argument("--tune", action="store_true", help="attention times by tiles")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        interpreted.repair()
+    found = run(given.small, given.tune, lambda text: print(text, flush=True))
+    print(summary(found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
