@@ -76,7 +76,9 @@ class Case:
         group = shape.heads // shape.kv_heads
         flat = flatten(chunks, PAGE_SIZE, rows_per_tile(self.tiles, group), self.split)
         arrays = (flat.pages, flat.items, flat.positions, flat.row_items, flat.lanes)
-        there = [torch.from_numpy(array).to(device()) for array in arrays]
+        pages, items, positions, row_items, lanes = (
+            torch.from_numpy(array).to(device()) for array in arrays
+        )
         counts = torch.tensor([flat.rows, len(flat.items)], dtype=torch.int32, device=device())
         query = self.query[sessions.start : sessions.stop, rows.start : rows.stop]
         query = query.flatten(0, 1).contiguous()
@@ -84,7 +86,11 @@ class Case:
             query,
             self.keys,
             self.values,
-            *there,
+            pages,
+            items,
+            positions,
+            row_items,
+            lanes,
             counts,
             self.tiles,
             scale=self.scale,

@@ -60,7 +60,7 @@ class ModelShape:
             tie_word_embeddings=self.tied,
             vocab_size=self.vocab,
             max_position_embeddings=32768,
-            rope_theta=1e6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from common.kernels.kv_write import write_kv
 from common.kernels.paged_attention import paged_attention
+from common.kernels.rotate_write import rotate_write
 from common.kernels.tiles import ITEM_FIELDS, Tiles, choose_tiles, rows_per_tile
 from common.kv_store import KVStore, LayerShape
 from common.ragged import Ints, RaggedRows
@@ -88,8 +89,28 @@ class PagedBatch:
             self.slots,
             self.counts,
         )
-        out = paged_attention(
-            query[0].transpose(0, 1),
+        return self.attention(layer, query[0].transpose(0, 1), scaling, window, softcap)[None]
+
+    def rotate_write(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate queries and keys, write keys and values: -> queries [rows, heads, head_size].
+
+        qkv: [rows, (heads + 2 * kv_heads) * head_size]; cos, sin: [rows, head_size].
+        """
+        keys, values = self.store.layer(layer)
+        return rotate_write(keys, values, qkv, cos, sin, self.slots, self.counts)
+
+    def attention(
+        self,
+        layer: int,
+        query: Tensor,  # [rows, heads, head_size]
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Attend to what is written: -> [rows, heads, head_size]."""
+        keys, values = self.store.layer(layer)
+        return paged_attention(
+            query,
             keys,
             values,
             self.pages,
@@ -104,7 +125,6 @@ class PagedBatch:
             softcap=softcap,
             groups=self.groups,
         )
-        return out[None]
 
 
 def place(

@@ -26,6 +26,7 @@ from common import attention
 from common.attention_paged import PagedBatch, PagedLayers, StepBuffers, place
 from common.attention_rows import RowBatch, Segment
 from common.errors import UnsupportedModel
+from common.fused_layers import fuse_layers
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
 from common.kv_store import KVStore, LayerShape
@@ -50,12 +51,14 @@ class PagedModel:
         dtype: torch.dtype | None = None,
         *,
         kernels: bool | None = None,
+        fuse: bool = True,
     ) -> None:
         """threads: that its engine will use, 0 for all cores; exactness is measured with as many.
 
         dtype: None is float32 on the CPU and bfloat16 elsewhere. kernels: whether rows attend
         through Triton kernels, with unpacked weights; None is everywhere but on the CPU, where
-        they need Triton's interpreter.
+        they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
+        (common/fused_layers.py), if rows attend through kernels.
         Raises UnsupportedModel if attention doesn't go through transformers' interface.
         """
         attention.register()
@@ -87,6 +90,7 @@ class PagedModel:
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
         recorder = self._discover_layers()
         self.layers = recorder.layers
+        self.fused = self._kernels and fuse and fuse_layers(self._model)
         self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None

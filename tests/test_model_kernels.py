@@ -17,8 +17,9 @@ TOKENS = [(7 * i) % 97 for i in range(24)]
 
 
 @cache
-def through_kernels(family: str) -> PagedModel:
-    model = PagedModel(random_model(family), kernels=True)
+def through_kernels(family: str, fuse: bool = True) -> PagedModel:
+    model = PagedModel(random_model(family), kernels=True, fuse=fuse)
+    assert model.fused is (fuse and family in ("llama", "qwen2", "mistral"))
     model.allocate(PAGES, PAGE_SIZE)
     return model
 
@@ -40,10 +41,13 @@ def run(model: PagedModel, first: int, then: list[int]) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral", "gemma2", "gemma3", "unfused"])
 def test_kernels_have_the_cpu_paths_values(family: str) -> None:
+    """Layers of a known kind are fused."""
+    model = through_kernels("llama" if family == "unfused" else family, family != "unfused")
+    family = "llama" if family == "unfused" else family
     expected = run(shared_paged(family, PAGES, PAGE_SIZE), 9, [1, 3])
-    for value, wanted in zip(run(through_kernels(family), 9, [1, 3]), expected, strict=True):
+    for value, wanted in zip(run(model, 9, [1, 3]), expected, strict=True):
         assert torch.allclose(value, wanted, atol=1e-4, rtol=0)
 
 

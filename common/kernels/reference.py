@@ -50,3 +50,37 @@ def write_kv(
     count = int(counts[0])
     keys_out.flatten(0, 1)[slots[:count].long()] = keys[:count]
     values_out.flatten(0, 1)[slots[:count].long()] = values[:count]
+
+
+def rotate_write(
+    keys_out: Tensor,
+    values_out: Tensor,
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    counts: Tensor,
+) -> Tensor:
+    """As common/kernels/rotate_write.py, computed in float64 and rounded once."""
+    kv_heads, size = keys_out.shape[2], keys_out.shape[3]
+    heads = qkv.shape[1] // size - 2 * kv_heads
+    states = qkv.view(qkv.shape[0], heads + 2 * kv_heads, size)
+    turning = states[:, : heads + kv_heads].double()
+    half = torch.cat((-turning[..., size // 2 :], turning[..., : size // 2]), -1)
+    turned = turning * cos.double()[:, None] + half * sin.double()[:, None]
+    query, keys = turned.to(qkv.dtype).split((heads, kv_heads), dim=1)
+    write_kv(keys_out, values_out, keys, states[:, heads + kv_heads :], slots, counts)
+    return query
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As common/kernels/rows.py, in float64 but for the rounding before the weight."""
+    wide = x.double()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (normed.to(x.dtype).double() * weight.double()).to(x.dtype)
+
+
+def silu_gate(both: Tensor) -> Tensor:
+    """As common/kernels/rows.py, in float64, rounded once."""
+    gate, up = both.double().chunk(2, dim=-1)
+    return (torch.nn.functional.silu(gate) * up).to(both.dtype)
