@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bench.device_attention import Shape, error_table, kernel_table, tile_table
 from bench.device_clock import copy_bytes_per_second, device, wait, wall_seconds
+from bench.device_products import product_table
 from common.kernels import interpreted
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
@@ -68,6 +69,18 @@ SHAPES = [
     ModelShape("0.5B", 896, 4864, 24, 14, 2, True, 151_936),
     ModelShape("1.5B", 1536, 8960, 28, 12, 2, True, 151_936),
     ModelShape("7B", 3584, 18944, 28, 28, 4, False, 152_064),
+]
+# Their layers' matrices, [outer, inner]: queries with keys and values, out, gates, down, head.
+MATRICES = [
+    (1152, 896),
+    (896, 896),
+    (9728, 896),
+    (896, 4864),
+    (151_936, 896),
+    (4608, 3584),
+    (3584, 3584),
+    (37_888, 3584),
+    (3584, 18_944),
 ]
 SMALL = [ModelShape("tiny", 64, 96, 2, 4, 2, True, 256)]
 # (sessions, rows of each); the first asks what more rows cost one session
@@ -186,14 +199,14 @@ def model_table(
         "weight_bytes": steps.weight_bytes,
         "weights_us": steps.weight_bytes / speed * 1e6,
         "steps": lines,
-        "bits": bits_table(steps),
+        "bits": bits_table(steps, max(rows for _, rows in cases if rows <= 9)),
     }
 
 
-def bits_table(steps: Steps) -> list[dict[str, Any]]:
-    """Whether one row gives what the same row gives among nine: told, not promised.
+def bits_table(steps: Steps, rows: int) -> list[dict[str, Any]]:
+    """Whether a row alone gives what it gives among `rows`: told, not promised.
 
-    Once by the steps that serve them, and once by one recorded size for both.
+    By the steps that serve them, and by one recorded size for both.
     """
     graphs = steps.model._graphs
     assert graphs is not None
@@ -201,8 +214,8 @@ def bits_table(steps: Steps) -> list[dict[str, Any]]:
     table = steps.tables[0]
     common = next((s for s in graphs.sizes if s.rows >= 16 and s.items >= s.rows), graphs.sizes[-1])
     for name, size in (("own sizes", None), (f"size {common.rows}", common)):
-        chunk = steps.chunks(1, 9)[0]
-        nine = steps.replayed([chunk], size)
+        chunk = steps.chunks(1, rows)[0]
+        together = steps.replayed([chunk], size)
         alone = []
         for row, token in enumerate(chunk.tokens):
             table.length = steps.context + row
@@ -213,9 +226,9 @@ def bits_table(steps: Steps) -> list[dict[str, Any]]:
         found.append(
             {
                 "how": name,
-                "equal_bits": bool(torch.equal(nine, one)),
-                "same_argmax": int((nine.argmax(-1) == one.argmax(-1)).sum()),
-                "largest_difference": float((nine.float() - one.float()).abs().max()),
+                "equal_bits": bool(torch.equal(together, one)),
+                "same_argmax": int((together.argmax(-1) == one.argmax(-1)).sum()),
+                "largest_difference": float((together.float() - one.float()).abs().max()),
                 "smallest_gap": float((top[:, 0] - top[:, 1]).min()),
             }
         )
@@ -244,7 +257,7 @@ def run(small: bool, tune: bool, tell: Print) -> dict[str, Any]:
     lengths = [(2, 64)] if small else [(64, 4096), (1, 4096)]
     shapes = [Shape(s, n, rows) for s, n in lengths for rows in (1, 4, 9)]
     if small:
-        shapes = [Shape(2, 40, rows, 4, 2, 32, torch.float32) for rows in (1, 4)]
+        shapes = [Shape(2, 40, 2, 4, 2, 32, torch.float32)]
         found["errors"] = error_table(shapes)
     else:
         half = torch.float16
@@ -257,12 +270,15 @@ def run(small: bool, tune: bool, tell: Print) -> dict[str, Any]:
         wanted = [Shape(64, 4096, 1), Shape(64, 4096, 9), Shape(1, 4096, 1), Shape(1, 4096, 9)]
         found["tiles"] = tile_table(shapes[:1] if small else wanted, speed)
         tell("\n".join(["attention by tiles", *cells(found["tiles"])]))
+    matrices = [(64, 64)] if small else MATRICES
+    found["products"] = product_table(matrices, [1, 9, 16, 64], speed, tune)
+    tell("\n".join(["products", *cells(found["products"])]))
     found["attention"] = kernel_table(shapes, speed)
     tell(f"attention timed after {time.perf_counter() - begin:.0f} s")
     found["models"] = []
-    cases = [(1, 1), (1, 9), (2, 2)] if small else ONE_SESSION + SESSIONS
+    cases = [(1, 1), (1, 2)] if small else ONE_SESSION + SESSIONS
     for shape in SMALL if small else SHAPES:
-        found["models"].append(model_table(shape, cases, 40 if small else 1024, speed, tell))
+        found["models"].append(model_table(shape, cases, 20 if small else 1024, speed, tell))
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     found["seconds"] = time.perf_counter() - begin

@@ -91,13 +91,15 @@ class PagedBatch:
         )
         return self.attention(layer, query[0].transpose(0, 1), scaling, window, softcap)[None]
 
-    def rotate_write(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def rotate_write(
+        self, layer: int, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor
+    ) -> Tensor:
         """Rotate queries and keys, write keys and values: -> queries [rows, heads, head_size].
 
-        qkv: [rows, (heads + 2 * kv_heads) * head_size]; cos, sin: [rows, head_size].
+        product: [splits, rows, (heads + 2 * kv_heads) * head_size]; cos, sin: [rows, head_size].
         """
         keys, values = self.store.layer(layer)
-        return rotate_write(keys, values, qkv, cos, sin, self.slots, self.counts)
+        return rotate_write(keys, values, product, bias, cos, sin, self.slots, self.counts)
 
     def attention(
         self,

@@ -55,32 +55,45 @@ def write_kv(
 def rotate_write(
     keys_out: Tensor,
     values_out: Tensor,
-    qkv: Tensor,
+    product: Tensor,
+    bias: Tensor | None,
     cos: Tensor,
     sin: Tensor,
     slots: Tensor,
     counts: Tensor,
 ) -> Tensor:
-    """As common/kernels/rotate_write.py, computed in float64 and rounded once."""
-    kv_heads, size = keys_out.shape[2], keys_out.shape[3]
-    heads = qkv.shape[1] // size - 2 * kv_heads
-    states = qkv.view(qkv.shape[0], heads + 2 * kv_heads, size)
+    """As common/kernels/rotate_write.py, in float64 but for the rounding of the product."""
+    dtype, kv_heads, size = keys_out.dtype, keys_out.shape[2], keys_out.shape[3]
+    total = product.double().sum(0)
+    if bias is not None:
+        total = total + bias.double()
+    states = total.to(dtype).view(total.shape[0], -1, size)  # [rows, heads + 2 * kv_heads, size]
+    heads = states.shape[1] - 2 * kv_heads
     turning = states[:, : heads + kv_heads].double()
     half = torch.cat((-turning[..., size // 2 :], turning[..., : size // 2]), -1)
     turned = turning * cos.double()[:, None] + half * sin.double()[:, None]
-    query, keys = turned.to(qkv.dtype).split((heads, kv_heads), dim=1)
+    query, keys = turned.to(dtype).split((heads, kv_heads), dim=1)
     write_kv(keys_out, values_out, keys, states[:, heads + kv_heads :], slots, counts)
     return query
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As common/kernels/rows.py, in float64 but for the rounding before the weight."""
+def row_product(x: Tensor, weight: Tensor) -> Tensor:
+    """float64 [rows, outer]: what the splits of common/kernels/row_product.py add up to."""
+    return x.double() @ weight.double().t()
+
+
+def add_norm(
+    x: Tensor, product: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """As common/kernels/rows.py, in float64 but for the same roundings on the way."""
+    if product is not None:
+        x = (x.double() + product.double().sum(0).to(x.dtype).double()).to(x.dtype)
     wide = x.double()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (normed.to(x.dtype).double() * weight.double()).to(x.dtype)
+    return x, (normed.to(x.dtype).double() * weight.double()).to(x.dtype)
 
 
-def silu_gate(both: Tensor) -> Tensor:
-    """As common/kernels/rows.py, in float64, rounded once."""
-    gate, up = both.double().chunk(2, dim=-1)
-    return (torch.nn.functional.silu(gate) * up).to(both.dtype)
+def silu_gate(product: Tensor, dtype: torch.dtype) -> Tensor:
+    """As common/kernels/rows.py, in float64 but for the rounding of the product."""
+    gate, up = product.double().sum(0).to(dtype).double().chunk(2, dim=-1)
+    return (torch.nn.functional.silu(gate) * up).to(dtype)

@@ -1,7 +1,8 @@
 """Rotary positions for queries and keys, and writing keys and values, in one pass over a row.
 
-Knows the half-split rotation of rotary embeddings (Su et al., 2021, arXiv:2104.09864) as
-transformers lays it out. Refuses to know where the angles come from and who owns pages.
+Knows products whose split sums are still apart (common/kernels/row_product.py), and the half-split
+rotation of rotary embeddings (Su et al., 2021, arXiv:2104.09864) as transformers lays it out.
+Refuses to know where the angles come from and who owns pages.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rotate_write_kernel(
     query_out_ptr,  # [rows, HEADS, HEAD]
     keys_out_ptr,  # [slots, KV_HEADS, HEAD]
     values_out_ptr,
-    qkv_ptr,  # [rows, (HEADS + 2 * KV_HEADS) * HEAD]
+    product_ptr,  # [SPLITS, rows, (HEADS + 2 * KV_HEADS) * HEAD]
+    bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD], if HAS_BIAS
     cos_ptr,  # [rows, HEAD]
     sin_ptr,
     slots_ptr,  # int32 [rows]
     counts_ptr,  # int32 [2]: rows that are real, items
+    rows,
+    SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD: tl.constexpr,
@@ -36,9 +41,18 @@ def rotate_write_kernel(
     d = tl.arange(0, BLOCK)
     there = d < half
     wide = row.to(tl.int64)
-    at = qkv_ptr + wide * ((HEADS + 2 * KV_HEADS) * HEAD) + head * HEAD + d
-    first = tl.load(at, mask=there, other=0.0).to(tl.float32)
-    second = tl.load(at + half, mask=there, other=0.0).to(tl.float32)
+    dtype: tl.constexpr = query_out_ptr.dtype.element_ty
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * HEAD
+    first = tl.zeros([BLOCK], tl.float32)
+    second = tl.zeros([BLOCK], tl.float32)
+    for split in tl.static_range(SPLITS):
+        part = product_ptr + (split * rows + wide) * width + head * HEAD + d
+        first += tl.load(part, mask=there, other=0.0).to(tl.float32)
+        second += tl.load(part + half, mask=there, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        first += tl.load(bias_ptr + head * HEAD + d, mask=there, other=0.0).to(tl.float32)
+        second += tl.load(bias_ptr + head * HEAD + half + d, mask=there, other=0.0).to(tl.float32)
+    first, second = first.to(dtype).to(tl.float32), second.to(dtype).to(tl.float32)
     if head < HEADS + KV_HEADS:
         angle = wide * HEAD + d
         cos = tl.load(cos_ptr + angle, mask=there, other=0.0).to(tl.float32)
@@ -54,33 +68,38 @@ def rotate_write_kernel(
             out = keys_out_ptr + (slot * KV_HEADS + head - HEADS) * HEAD + d
         else:
             out = values_out_ptr + (slot * KV_HEADS + head - HEADS - KV_HEADS) * HEAD + d
-    tl.store(out, first.to(query_out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + half, second.to(query_out_ptr.dtype.element_ty), mask=there)
+    tl.store(out, first.to(dtype), mask=there)
+    tl.store(out + half, second.to(dtype), mask=there)
 
 
 def rotate_write(
     keys_out: Tensor,  # [pages, page_size, kv_heads, head_size], written in place
     values_out: Tensor,
-    qkv: Tensor,  # [rows, (heads + 2 * kv_heads) * head_size]: queries, keys, values
+    product: Tensor,  # [splits, rows, (heads + 2 * kv_heads) * head_size]: queries, keys, values
+    bias: Tensor | None,  # [(heads + 2 * kv_heads) * head_size], not yet in the product
     cos: Tensor,  # [rows, head_size], both halves alike
     sin: Tensor,
     slots: Tensor,  # int32 [rows]
     counts: Tensor,  # int32 [2]; counts[0] rows are real
 ) -> Tensor:
     """-> rotated queries [rows, heads, head_size]; rows beyond counts[0] hold anything."""
-    rows, width = qkv.shape
+    splits, rows, width = product.shape
     kv_heads, size = keys_out.shape[2], keys_out.shape[3]
     heads = width // size - 2 * kv_heads
-    query = torch.empty((rows, heads, size), dtype=qkv.dtype, device=qkv.device)
+    query = torch.empty((rows, heads, size), dtype=keys_out.dtype, device=product.device)
     rotate_write_kernel[(heads + 2 * kv_heads, rows)](
         query,
         keys_out,
         values_out,
-        qkv,
-        cos,
-        sin,
+        product,
+        cos if bias is None else bias,
+        cos.contiguous(),
+        sin.contiguous(),
         slots,
         counts,
+        rows,
+        SPLITS=splits,
+        HAS_BIAS=bias is not None,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD=size,

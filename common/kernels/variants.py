@@ -12,6 +12,9 @@ import torch
 
 from common.kernels.kv_write import write_kv_kernel
 from common.kernels.paged_attention import BLOCK_S, attend_splits_kernel, merge_splits_kernel
+from common.kernels.rotate_write import rotate_write_kernel
+from common.kernels.row_product import BLOCK_M, product_tiles, row_product_kernel
+from common.kernels.rows import GATE_BLOCK, add_norm_kernel, silu_gate_kernel
 from common.kernels.tiles import ITEM_FIELDS, SPLIT_KEYS, choose_tiles
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -43,6 +46,14 @@ def variants() -> list[Variant]:
     found.append(_attend(128, torch.bfloat16, 8, True, False))
     found.append(_merge(128, torch.bfloat16, True))
     found.append(_merge(128, torch.float32, False))
+    for dtype in _NAMES:
+        found.append(_product(3584, 3584, dtype))
+        found.append(_add_norm(3584, dtype))
+        found.append(_silu_gate(18944, dtype))
+        found.append(_rotate(28, 4, 128, dtype))
+    found.append(_product(896, 4864, torch.bfloat16))
+    found.append(_product(151_936, 896, torch.bfloat16))
+    found.append(_rotate(14, 2, 64, torch.bfloat16))
     return found
 
 
@@ -147,6 +158,77 @@ def _write(dtype: torch.dtype) -> Variant:
         4,
         3,
         frozenset({"keys_out_ptr", "values_out_ptr", "keys_ptr", "values_ptr"}),
+    )
+
+
+def _product(outer: int, inner: int, dtype: torch.dtype) -> Variant:
+    tiles, kind = product_tiles(outer, inner, dtype), f"*{_NAMES[dtype]}"
+    return Variant(
+        f"row_product, {outer} from {inner}, {_NAMES[dtype]}",
+        row_product_kernel,
+        {"out_ptr": "*fp32", "x_ptr": kind, "weight_ptr": kind, "rows": "i32"},
+        {
+            "OUTER": outer,
+            "INNER": inner,
+            "CHUNK": tiles.chunk,
+            "BLOCK_M": BLOCK_M,
+            "BLOCK_N": tiles.block_n,
+            "BLOCK_K": tiles.block_k,
+            "WIDEN": False,
+        },
+        tiles.num_warps,
+        tiles.num_stages,
+        frozenset({"out_ptr", "x_ptr", "weight_ptr"}),
+    )
+
+
+def _add_norm(width: int, dtype: torch.dtype) -> Variant:
+    kind = f"*{_NAMES[dtype]}"
+    signature = dict.fromkeys(("sum_ptr", "out_ptr", "x_ptr", "product_ptr", "weight_ptr"), kind)
+    signature |= {"product_ptr": "*fp32", "eps": "fp32", "rows": "i32"}
+    return Variant(
+        f"add_norm, {width}, {_NAMES[dtype]}",
+        add_norm_kernel,
+        signature,
+        {"SPLITS": 4, "WIDTH": width, "BLOCK": _power_of_two(width)},
+        4,
+        3,
+        frozenset(name for name, kind in signature.items() if kind[0] == "*"),
+    )
+
+
+def _silu_gate(width: int, dtype: torch.dtype) -> Variant:
+    return Variant(
+        f"silu_gate, {width}, {_NAMES[dtype]}",
+        silu_gate_kernel,
+        {"out_ptr": f"*{_NAMES[dtype]}", "product_ptr": "*fp32", "rows": "i32"},
+        {"SPLITS": 2, "WIDTH": width, "BLOCK": GATE_BLOCK},
+        4,
+        3,
+        frozenset({"out_ptr", "product_ptr"}),
+    )
+
+
+def _rotate(heads: int, kv_heads: int, head: int, dtype: torch.dtype) -> Variant:
+    kind = f"*{_NAMES[dtype]}"
+    names = ("query_out_ptr", "keys_out_ptr", "values_out_ptr", "product_ptr", "bias_ptr")
+    signature = dict.fromkeys((*names, "cos_ptr", "sin_ptr"), kind)
+    signature |= {"product_ptr": "*fp32", "slots_ptr": "*i32", "counts_ptr": "*i32", "rows": "i32"}
+    return Variant(
+        f"rotate_write, {heads} and {kv_heads} heads of {head}, {_NAMES[dtype]}",
+        rotate_write_kernel,
+        signature,
+        {
+            "SPLITS": 4,
+            "HAS_BIAS": True,
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "HEAD": head,
+            "BLOCK": _power_of_two(head // 2),
+        },
+        1,
+        3,
+        frozenset(names),
     )
 
 
