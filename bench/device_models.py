@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from bench.device_attention import Shape, error_table, kernel_table, tile_table
 from bench.device_clock import copy_bytes_per_second, device, wait, wall_seconds
 from bench.device_products import product_table
+from common.fused_layers import TILED_ROWS
 from common.kernels import interpreted
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
@@ -91,7 +92,7 @@ SESSIONS = [(4, 1), (4, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
 class Steps:
     """One model with contexts of random keys and values, ready to take steps."""
 
-    def __init__(self, shape: ModelShape, sessions: int, context: int) -> None:
+    def __init__(self, shape: ModelShape, sessions: int, context: int, fuse: bool = True) -> None:
         torch.manual_seed(0)
         with torch.device(device()):
             made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
@@ -165,11 +166,16 @@ def replay_seconds(replay: Callable[[], None], repeats: int = 10) -> float:
 
 
 def model_table(
-    shape: ModelShape, cases: list[tuple[int, int]], context: int, speed: float, tell: Print
+    shape: ModelShape,
+    cases: list[tuple[int, int]],
+    context: int,
+    speed: float,
+    tell: Print,
+    fuse: bool = True,
 ) -> dict[str, Any]:
     """Steps of one model at every (sessions, rows)."""
     begin = time.perf_counter()
-    steps = Steps(shape, max(sessions for sessions, _ in cases), context)
+    steps = Steps(shape, max(sessions for sessions, _ in cases), context, fuse)
     wait()
     made = time.perf_counter()
     most = max(sessions * rows for sessions, rows in cases)
@@ -194,7 +200,7 @@ def model_table(
             }
         )
     return {
-        "model": shape.name,
+        "model": shape.name + ("" if fuse else ", transformers' own layers"),
         "context": context,
         "weight_bytes": steps.weight_bytes,
         "weights_us": steps.weight_bytes / speed * 1e6,
@@ -206,18 +212,20 @@ def model_table(
 def bits_table(steps: Steps, rows: int) -> list[dict[str, Any]]:
     """Whether a row alone gives what it gives among `rows`: told, not promised.
 
-    By the steps that serve them, and by one recorded size for both.
+    By the steps that serve them, by one recorded size for both, and beside other sessions.
     """
     graphs = steps.model._graphs
     assert graphs is not None
     found = []
     table = steps.tables[0]
     common = next((s for s in graphs.sizes if s.rows >= 16 and s.items >= s.rows), graphs.sizes[-1])
-    for name, size in (("own sizes", None), (f"size {common.rows}", common)):
-        chunk = steps.chunks(1, rows)[0]
-        together = steps.replayed([chunk], size)
+    many = min(len(steps.tables), TILED_ROWS // rows)
+    hows = (("own sizes", 1, None), (f"size {common.rows}", 1, common), (f"of {many}", many, None))
+    for name, sessions, size in hows:
+        chunks = steps.chunks(sessions, rows)
+        together = steps.replayed(chunks, size)[:rows]
         alone = []
-        for row, token in enumerate(chunk.tokens):
+        for row, token in enumerate(chunks[0].tokens):
             table.length = steps.context + row
             alone.append(steps.replayed([Chunk([token], table, 1)], size))
         table.length = steps.context
@@ -281,6 +289,9 @@ def run(small: bool, tune: bool, tell: Print) -> dict[str, Any]:
         found["models"].append(model_table(shape, cases, 20 if small else 1024, speed, tell))
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    if not small:
+        own = model_table(SHAPES[0], [(1, 1), (1, 9)], 1024, speed, tell, fuse=False)
+        found["models"].insert(0, own)
     found["seconds"] = time.perf_counter() - begin
     return found
 
