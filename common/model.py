@@ -29,8 +29,9 @@ from common.errors import UnsupportedModel
 from common.fused_layers import fuse_layers
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
-from common.kv_store import KVStore, LayerShape
+from common.kv_store import KVStore
 from common.linear import Packing, pack_linears
+from common.model_discovery import discover_layers, eos_ids, move
 from common.ragged import Chunk, RaggedRows, flatten
 from common.step_graphs import Progress, StepGraphs, step_sizes
 
@@ -69,10 +70,10 @@ class PagedModel:
         self._kernels = not on_cpu if kernels is None else kernels
         self.dtype = dtype or (torch.float32 if on_cpu else torch.bfloat16)
         self.config = model.config.get_text_config()
-        self.eos_ids = _eos_ids(model)
+        self.eos_ids = eos_ids(model)
         if self._kernels:
             linears_row_invariant = False
-            self._model = _move(model.eval(), self.device, self.dtype)
+            self._model = move(model.eval(), self.device, self.dtype)
         else:
             # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
             # whole model never stands in memory twice.
@@ -88,7 +89,7 @@ class PagedModel:
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
         # none at all it would look into the positions, which a recorded step can't wait for.
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
-        recorder = self._discover_layers()
+        recorder = discover_layers(self.config, self._run, self.device)
         self.layers = recorder.layers
         self.fused = self._kernels and fuse and fuse_layers(self._model)
         self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
@@ -238,77 +239,3 @@ class PagedModel:
             table.release()
         self._store = None
         return torch.equal(values[0], values[1])
-
-    def _discover_layers(self) -> _Recorder:
-        """Run one token and see what each attention layer keeps; config fields differ by family."""
-        recorder = _Recorder()
-        try:
-            zero = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self._run(zero, zero, recorder, zero)
-        # Model code that needs a cache, a mask or another shape of input fails in these ways.
-        except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
-            raise UnsupportedModel(
-                f"{self.config.model_type} can't run ragged batches through transformers' "
-                f"attention interface: {cause}"
-            ) from cause
-        if not recorder.shapes:
-            raise UnsupportedModel(
-                f"{self.config.model_type} has no attention that goes through transformers' "
-                "interface"
-            )
-        if sorted(recorder.shapes) != list(range(int(self.config.num_hidden_layers))):
-            raise UnsupportedModel(
-                f"{self.config.model_type} has layers that keep no keys and values of their own"
-            )
-        return recorder
-
-
-class _Recorder:
-    """A batch of one row that attends to nothing and remembers which layers came by."""
-
-    def __init__(self) -> None:
-        self.shapes: dict[int, LayerShape] = {}
-        self._groups: dict[int, int] = {}
-
-    @property
-    def layers(self) -> list[LayerShape]:
-        return [self.shapes[layer] for layer in sorted(self.shapes)]
-
-    @property
-    def groups(self) -> list[int]:
-        """Query heads per KV head, of each layer."""
-        return [self._groups[layer] for layer in sorted(self._groups)]
-
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
-        if key.shape != value.shape:
-            raise NotImplementedError("keys and values differ in shape")
-        self.shapes[layer] = LayerShape(key.shape[1], key.shape[3])
-        self._groups[layer] = query.shape[1] // key.shape[1]
-        return query.transpose(1, 2).contiguous()
-
-
-def _move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(device, dtype)
-    for buffer in model.buffers():
-        buffer.data = buffer.data.to(device)
-    return model
-
-
-def _eos_ids(model: PreTrainedModel) -> frozenset[int]:
-    """Every id that the model's files call an end of sequence."""
-    found: set[int] = set()
-    for source in (model.config, model.config.get_text_config(), model.generation_config):
-        ids = getattr(source, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(found)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from common.kernels.kv_write import write_kv_kernel
-from common.kernels.paged_attention import BLOCK_S, attend_splits_kernel, merge_splits_kernel
+from common.kernels.merge_splits import BLOCK_S, merge_splits_kernel
+from common.kernels.paged_attention import attend_splits_kernel
 from common.kernels.rotate_write import rotate_write_kernel
 from common.kernels.row_product import BLOCK_M, product_tiles, row_product_kernel
 from common.kernels.rows import GATE_BLOCK, add_norm_kernel, silu_gate_kernel
