@@ -6,7 +6,8 @@ kind, which runs as transformers made it.
 A small model's step is mostly launches: transformers' own layer takes some fifty, this one nine.
 Queries, keys and values are one product, as are gates and values, and what a product leaves apart
 is added up by whatever reads it. Up to `TILED_ROWS` rows, products go through our own kernel, in
-which a row's value doesn't depend on how many others there are; beyond, through torch's.
+which a row's value doesn't depend on how many others there are; beyond, through torch's, unless all
+rows shall keep their bits (prefills take several times as long then).
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Hidden:
 class Product(nn.Module):
     """Linear layers side by side as one matrix [outer, inner]; its bias is left to the reader."""
 
-    def __init__(self, *parts: nn.Linear) -> None:
+    def __init__(self, *parts: nn.Linear, exact: bool) -> None:
         super().__init__()
+        self.exact = exact
         biases = [part.bias for part in parts]
         self.weight = nn.Parameter(_joined([part.weight for part in parts]), requires_grad=False)
         self.bias = None
@@ -53,7 +55,7 @@ class Product(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[rows, inner] -> [splits, rows, outer]."""
-        if x.shape[0] <= TILED_ROWS:
+        if self.exact or x.shape[0] <= TILED_ROWS:
             return row_product(x, self.weight, self.tiles)
         return linear(x, self.weight)[None]
 
@@ -61,7 +63,7 @@ class Product(nn.Module):
 class FusedLayer(nn.Module):
     """One layer, called as transformers calls its own, but for what it hands to the next."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, exact: bool) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.index: int = attention.layer_idx
@@ -69,10 +71,10 @@ class FusedLayer(nn.Module):
         window = attention.config.sliding_window if type(layer) is MistralDecoderLayer else None
         self.window: int | None = getattr(attention, "sliding_window", None) or window
         self.before, self.after = layer.input_layernorm, layer.post_attention_layernorm
-        self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out = Product(attention.o_proj)
-        self.gates = Product(mlp.gate_proj, mlp.up_proj)
-        self.down = Product(mlp.down_proj)
+        self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj, exact=exact)
+        self.out = Product(attention.o_proj, exact=exact)
+        self.gates = Product(mlp.gate_proj, mlp.up_proj, exact=exact)
+        self.down = Product(mlp.down_proj, exact=exact)
 
     def forward(
         self,
@@ -104,19 +106,25 @@ class LastNorm(nn.Module):
 class Head(nn.Module):
     """The output layer: [1, rows, width] -> logits [1, rows, vocab]."""
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, exact: bool) -> None:
         super().__init__()
+        self.exact = exact
         self.weight = layer.weight  # often the embedding's own
         self.tiles = product_tiles(self.weight.shape[0], self.weight.shape[1], self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] <= TILED_ROWS and self.tiles.splits == 1:
-            return row_product(x[0], self.weight, self.tiles, x.dtype)
-        return linear(x, self.weight)
+        if not self.exact and x.shape[1] > TILED_ROWS:
+            return linear(x, self.weight)
+        if self.tiles.splits == 1:
+            return row_product(x[0], self.weight, self.tiles, x.dtype)[:1]
+        return row_product(x[0], self.weight, self.tiles).sum(0, keepdim=True).to(x.dtype)
 
 
-def fuse_layers(model: PreTrainedModel) -> bool:
-    """Replace all decoder layers by fused ones, if every one of them is known: whether it was."""
+def fuse_layers(model: PreTrainedModel, exact: bool) -> bool:
+    """Replace all decoder layers by fused ones, if every one of them is known: whether it was.
+
+    exact: all rows go through our own products, however many.
+    """
     inner: Any = model.base_model
     head = model.get_output_embeddings()
     layers = getattr(inner, "layers", None)
@@ -125,9 +133,9 @@ def fuse_layers(model: PreTrainedModel) -> bool:
     if not all(_fits(layer) for layer in layers):
         return False
     for place, layer in enumerate(layers):
-        layers[place] = FusedLayer(layer)
+        layers[place] = FusedLayer(layer, exact)
     inner.norm = LastNorm(inner.norm)
-    model.set_output_embeddings(Head(head))
+    model.set_output_embeddings(Head(head, exact))
     return True
 
 

@@ -57,7 +57,8 @@ class PagedModel:
         """threads: that its engine will use, 0 for all cores; exactness is measured with as many.
 
         dtype: None is float32 on the CPU and bfloat16 elsewhere. kernels: whether rows attend
-        through Triton kernels, with unpacked weights; None is everywhere but on the CPU, where
+        through Triton kernels, with unpacked weights (`exact` then means that all rows' products
+        go through our own kernel, if `fuse` applies); None is everywhere but on the CPU, where
         they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
         (common/fused_layers.py), if rows attend through kernels.
         Raises UnsupportedModel if attention doesn't go through transformers' interface.
@@ -91,10 +92,12 @@ class PagedModel:
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
         recorder = discover_layers(self.config, self._run, self.device)
         self.layers = recorder.layers
-        self.fused = self._kernels and fuse and fuse_layers(self._model)
+        self.fused = self._kernels and fuse and fuse_layers(self._model, packing == "exact")
         self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
+        if self.fused:
+            linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and self._rows_are_invariant()
 

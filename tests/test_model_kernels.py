@@ -72,5 +72,27 @@ def test_recorded_sizes_cover_all_rows_and_the_longest_context() -> None:
     assert StepSize(80, 1280) not in step_sizes(80, 10, 1000)
 
 
-def test_nothing_is_promised_about_kernels_bits_across_row_counts() -> None:
-    assert not through_kernels("llama").row_invariant
+def test_fused_rows_have_the_same_bits_alone_and_in_any_batch() -> None:
+    model = through_kernels("llama")
+    assert model.row_invariant
+    pool = PagePool(PAGES, PAGE_SIZE)
+    found = []
+    for sizes in ([11], [1] * 11, [3, 8]):
+        table, other = pool.table(), pool.table()
+        logits = []
+        for count in sizes:
+            tokens = TOKENS[table.length :][:count]
+            table.reserve(table.length + count)
+            other.reserve(4)
+            chunks = [Chunk(TOKENS[:4], other, 1), Chunk(tokens, table, count)]
+            logits.append(model.forward(chunks[len(sizes) % 2 :])[-count:].clone())
+            table.extend(count)
+        found.append(torch.cat(logits))
+        table.release()
+        other.release()
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_nothing_is_promised_where_the_librarys_products_are_used() -> None:
+    assert not through_kernels("gemma2").row_invariant
+    assert not PagedModel(random_model("llama"), "plain", kernels=True).row_invariant
