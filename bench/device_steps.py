@@ -65,7 +65,12 @@ class Steps:
         with torch.device(device()):
             made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
         self.model = PagedModel(
-            made, "plain", device=device().type, dtype=torch.bfloat16, kernels=True
+            made,
+            "plain",
+            device=device().type,
+            dtype=torch.bfloat16,
+            kernels=True,
+            fuse=fuse,
         )
         self.context = context
         pages = -(-(context + 16) // PAGE_SIZE)
