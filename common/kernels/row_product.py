@@ -54,33 +54,63 @@ def row_product_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    M_TILES: tl.constexpr,  # 1, 2 or 4
     WIDEN: tl.constexpr,
 ):
-    """One program: 16 rows, BLOCK_N outputs, one split of the inner dimension."""
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    """One program: M_TILES times 16 rows, BLOCK_N outputs, one split of the inner dimension.
+
+    The tiles share the weights and nothing else: each is the same product whatever M_TILES is.
+    """
+    m = tl.program_id(0) * (BLOCK_M * M_TILES) + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)
     k = tl.arange(0, BLOCK_K)
-    real, there = m < rows, n < OUTER
+    there = n < OUTER
     low = split * CHUNK
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    x_ptrs = x_ptr + m[:, None].to(tl.int64) * INNER + (low + k)[None, :]
-    weight_ptrs = weight_ptr + n[:, None].to(tl.int64) * INNER + (low + k)[None, :]
+    total1, total2, total3 = total, total, total
+    row = m[:, None].to(tl.int64) * INNER
+    step: tl.constexpr = BLOCK_M * INNER
+    weight_row = n[:, None].to(tl.int64) * INNER
     for first in range(low, min(low + CHUNK, INNER), BLOCK_K):
-        if INNER % BLOCK_K == 0:
-            x = tl.load(x_ptrs, mask=real[:, None], other=0.0)
-            weight = tl.load(weight_ptrs, mask=there[:, None], other=0.0)
-        else:
-            inside = (first + k < INNER)[None, :]
-            x = tl.load(x_ptrs, mask=real[:, None] & inside, other=0.0)
-            weight = tl.load(weight_ptrs, mask=there[:, None] & inside, other=0.0)
+        inside = (first + k < INNER)[None, :]
+        x_ptrs = x_ptr + row + (first + k)[None, :]
+        weight = tl.load(
+            weight_ptr + weight_row + (first + k)[None, :],
+            mask=there[:, None] & inside if INNER % BLOCK_K else there[:, None],
+            other=0.0,
+        )
         if WIDEN:
-            x, weight = x.to(tl.float32), weight.to(tl.float32)
-        total = tl.dot(x, tl.trans(weight), total, input_precision="ieee")
-        x_ptrs += BLOCK_K
-        weight_ptrs += BLOCK_K
+            weight = weight.to(tl.float32)
+        weight = tl.trans(weight)
+        total = _add(total, x_ptrs, m, rows, inside, weight, INNER % BLOCK_K != 0)
+        if M_TILES > 1:
+            total1 = _add(total1, x_ptrs + step, m + 16, rows, inside, weight, INNER % BLOCK_K != 0)
+        if M_TILES > 2:
+            far, last = x_ptrs + 2 * step, x_ptrs + 3 * step
+            total2 = _add(total2, far, m + 32, rows, inside, weight, INNER % BLOCK_K != 0)
+            total3 = _add(total3, last, m + 48, rows, inside, weight, INNER % BLOCK_K != 0)
     out = out_ptr + (split * rows + m).to(tl.int64)[:, None] * OUTER + n[None, :]
-    tl.store(out, total.to(out_ptr.dtype.element_ty), mask=real[:, None] & there[None, :])
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    tl.store(out, total.to(dtype), mask=(m < rows)[:, None] & there[None, :])
+    if M_TILES > 1:
+        out += BLOCK_M * OUTER
+        tl.store(out, total1.to(dtype), mask=(m + 16 < rows)[:, None] & there[None, :])
+    if M_TILES > 2:
+        out += BLOCK_M * OUTER
+        tl.store(out, total2.to(dtype), mask=(m + 32 < rows)[:, None] & there[None, :])
+        out += BLOCK_M * OUTER
+        tl.store(out, total3.to(dtype), mask=(m + 48 < rows)[:, None] & there[None, :])
+
+
+@triton.jit
+def _add(total, x_ptrs, m, rows, inside, weight, RAGGED: tl.constexpr):
+    """total + x times weight, for one tile of 16 rows."""
+    if RAGGED:
+        x = tl.load(x_ptrs, mask=(m < rows)[:, None] & inside, other=0.0)
+    else:
+        x = tl.load(x_ptrs, mask=(m < rows)[:, None], other=0.0)
+    return tl.dot(x.to(weight.dtype), weight, total, input_precision="ieee")
 
 
 def row_product(
@@ -94,7 +124,8 @@ def row_product(
     assert dtype is None or tiles.splits == 1
     x = x.contiguous()
     out = torch.empty((tiles.splits, rows, outer), dtype=dtype or torch.float32, device=x.device)
-    grid = (triton.cdiv(rows, BLOCK_M), triton.cdiv(outer, tiles.block_n), tiles.splits)
+    m_tiles = 1 if rows <= BLOCK_M else 2 if rows <= 2 * BLOCK_M else 4
+    grid = (triton.cdiv(rows, BLOCK_M * m_tiles), triton.cdiv(outer, tiles.block_n), tiles.splits)
     row_product_kernel[grid](
         out,
         x,
@@ -106,6 +137,7 @@ def row_product(
         BLOCK_M=BLOCK_M,
         BLOCK_N=tiles.block_n,
         BLOCK_K=tiles.block_k,
+        M_TILES=m_tiles,
         WIDEN=triton.knobs.runtime.interpret and x.dtype == torch.bfloat16,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,

@@ -48,7 +48,7 @@ def variants() -> list[Variant]:
     found.append(_merge(128, torch.bfloat16, True))
     found.append(_merge(128, torch.float32, False))
     for dtype in _NAMES:
-        found.append(_product(3584, 3584, dtype))
+        found += [_product(3584, 3584, dtype, m_tiles) for m_tiles in (1, 2, 4)]
         found.append(_add_norm(3584, dtype))
         found.append(_silu_gate(18944, dtype))
         found.append(_rotate(28, 4, 128, dtype))
@@ -162,10 +162,10 @@ def _write(dtype: torch.dtype) -> Variant:
     )
 
 
-def _product(outer: int, inner: int, dtype: torch.dtype) -> Variant:
+def _product(outer: int, inner: int, dtype: torch.dtype, m_tiles: int = 1) -> Variant:
     tiles, kind = product_tiles(outer, inner, dtype), f"*{_NAMES[dtype]}"
     return Variant(
-        f"row_product, {outer} from {inner}, {_NAMES[dtype]}",
+        f"row_product, {outer} from {inner}, {16 * m_tiles} rows, {_NAMES[dtype]}",
         row_product_kernel,
         {"out_ptr": "*fp32", "x_ptr": kind, "weight_ptr": kind, "rows": "i32"},
         {
@@ -175,6 +175,7 @@ def _product(outer: int, inner: int, dtype: torch.dtype) -> Variant:
             "BLOCK_M": BLOCK_M,
             "BLOCK_N": tiles.block_n,
             "BLOCK_K": tiles.block_k,
+            "M_TILES": m_tiles,
             "WIDEN": False,
         },
         tiles.num_warps,
