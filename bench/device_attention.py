@@ -203,7 +203,10 @@ def tile_table(shapes: list[Shape], bytes_per_second: float) -> list[dict[str, A
         for block_n, warps, stages in product((32, 64, 128), (4, 8), (2, 3, 4))
     ]
     candidates += [(Tiles(m, n, 4, 3), SPLIT_KEYS) for m in (16, 32) for n in (64, 128)]
-    candidates += [(Tiles(64, 64, 4, stages), split) for split in (256, 1024) for stages in (3,)]
+    candidates += [
+        (Tiles(64, block_n, warps, 3), split)
+        for block_n, warps, split in product((64, 128), (4, 8), (256, 1024))
+    ]
     found = []
     for tiles, split in candidates:
         line: dict[str, Any] = {"tiles": str(tiles).removeprefix("Tiles"), "split": split}
