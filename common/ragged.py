@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,19 +97,17 @@ def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys:
     for field, column in enumerate(columns):
         items[:, field] = np.repeat(column, splits)
     items[:, -1] = _within(splits)
-    wanted = [
-        np.arange(first + count - chunk.logit_rows, first + count)
-        for chunk, first, count in zip(chunks, first_rows, counts, strict=True)
-    ]
+    wanted = np.array([chunk.logit_rows for chunk in chunks], dtype=np.int64)
+    tokens = chain.from_iterable(chunk.tokens for chunk in chunks)
     return RaggedRows(
-        ids=np.concatenate([np.asarray(chunk.tokens, dtype=np.int32) for chunk in chunks]),
+        ids=np.fromiter(tokens, dtype=np.int32, count=len(within)),
         positions=positions.astype(np.int32),
         slots=(page * page_size + positions % page_size).astype(np.int32),
         row_items=np.repeat(first_items, tile_counts).astype(np.int32),
         lanes=(within % tile_rows).astype(np.int32),
         items=items,
         pages=pages,
-        wanted=np.concatenate(wanted),
+        wanted=np.repeat(first_rows + counts - wanted, wanted) + _within(wanted),
         tiles=np.stack([first_items, splits, tile_rows_begin, tile_counts], 1).astype(np.int32),
     )
 
