@@ -17,7 +17,7 @@ CHUNKS = st.lists(
 @given(CHUNKS)
 def test_rows_tiles_and_splits_are_what_the_chunks_say(shapes: list[tuple[int, int, int]]) -> None:
     pool = PagePool(64, PAGE_SIZE)
-    chunks = []
+    chunks: list[Chunk] = []
     for begin, count, wanted in shapes:
         table = pool.table()
         table.reserve(begin + count)
@@ -26,7 +26,8 @@ def test_rows_tiles_and_splits_are_what_the_chunks_say(shapes: list[tuple[int, i
         chunks.append(Chunk(tokens, table, min(wanted, count)))
     rows = flatten(chunks, PAGE_SIZE, TILE_ROWS, SPLIT)
     assert rows.ids.tolist() == [token for chunk in chunks for token in chunk.tokens]
-    row, wanted_rows = 0, []
+    row = 0
+    wanted_rows: list[int] = []
     for chunk in chunks:
         count = len(chunk.tokens)
         wanted_rows += range(row + count - chunk.logit_rows, row + count)
