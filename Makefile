@@ -14,11 +14,11 @@ demo: $(STAMP)
 	$(BIN)/crossdraft demo
 
 test: test-fast
-	$(FAST) -m laws
+	$(FAST) -m "laws or kernels"
 	$(BIN)/pytest -q -m models
 
 test-fast: lint
-	$(FAST) -m "not models and not laws"
+	$(FAST) -m "not models and not laws and not kernels"
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)

@@ -1,52 +1,34 @@
-"""Attention over paged keys and values, as the attention function that transformers calls.
+"""The attention function that transformers calls, whatever the device.
 
-Knows: a ragged batch of segments, each with its own pages. Refuses to know sessions and sampling.
-
-The promise: a row's value is the same whatever runs beside it. So every query row goes through the
-same call on its own, over exactly the keys that it may see, in prefill, decode and verification
-alike; a masked call over several rows is faster and not bitwise the same. Grouped-query attention
-(Ainslie et al., 2023, arXiv:2305.13245) makes that call less lonely: the query heads that share a
-KV head are its rows, and no mask is needed.
+Knows: the name under which it is registered, and what a batch must be able to do. Refuses to know
+how it is done: row by row (common/attention_rows.py) or by kernels (common/attention_paged.py); the
+batch that travels with the call decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
-
-from common.kv_store import KVStore
 
 NAME = "crossdraft"
 
-# Keys up to which one row's attention runs on one thread. Waking a second one costs more than the
-# work (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep).
-# Threads split heads, never sums, so the bits are the same.
-_ONE_THREAD_KEYS = 2048
 
+class Batch(Protocol):
+    """Rows of many sequences, and where their keys and values are kept."""
 
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive rows of one sequence: positions [begin, end) of it run in this batch."""
-
-    pages: Tensor  # int64 [n], covering [0, end)
-    contiguous: bool  # the pages follow each other in the store
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class AttentionBatch:
-    """What the attention function needs to know beside queries, keys and values."""
-
-    store: KVStore
-    segments: Sequence[Segment]
-    slots: Tensor  # int64 [rows], where each row's keys and values are kept
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,  # [1, heads, rows, head_size]
+        key: Tensor,  # [1, kv_heads, rows, head_size]
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Write the rows' keys and values, then attend: -> [1, rows, heads, head_size]."""
 
 
 def paged_attention(
@@ -56,51 +38,15 @@ def paged_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    batch: AttentionBatch,
+    batch: Batch,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **ignored: Any,
 ) -> tuple[Tensor, None]:
-    """Write the rows' keys and values, then attend: -> ([1, rows, heads, head_size], None)."""
+    """-> ([1, rows, heads, head_size], None)."""
     layer: Any = module.layer_idx
-    batch.store.write(layer, batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    _, heads, rows, size = query.shape
-    kv_heads = key.shape[1]
-    groups = query[0].view(kv_heads, heads // kv_heads, rows, size)
-    groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
-    out = torch.empty_like(groups)
-    threads = torch.get_num_threads()
-    row = 0
-    try:
-        for segment in batch.segments:
-            torch.set_num_threads(1 if segment.end <= _ONE_THREAD_KEYS else threads)
-            keys, values = batch.store.read(layer, segment.pages, segment.contiguous)
-            keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, n, size]
-            for end in range(segment.begin + 1, segment.end + 1):
-                begin = max(0, end - sliding_window) if sliding_window else 0
-                out[row] = _attend_row(
-                    groups[row], keys[:, begin:end], values[:, begin:end], scaling, softcap
-                )
-                row += 1
-    finally:
-        torch.set_num_threads(threads)
-    return out.view(1, rows, heads, size), None
-
-
-def _attend_row(
-    query: Tensor,  # [kv_heads, group, head_size]
-    keys: Tensor,  # [kv_heads, positions, head_size]
-    values: Tensor,
-    scaling: float | None,
-    softcap: float | None,
-) -> Tensor:  # [kv_heads, group, head_size]
-    if softcap is None:
-        return scaled_dot_product_attention(query[None], keys[None], values[None], scale=scaling)[0]
-    scores = torch.matmul(query, keys.transpose(1, 2))
-    scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    scores = softcap * torch.tanh(scores / softcap)  # Gemma 2, arXiv:2408.00118
-    return torch.matmul(torch.softmax(scores, dim=-1), values)
+    return batch.attend(layer, query, key, value, scaling, sliding_window or None, softcap), None
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

@@ -9,6 +9,11 @@ owns at least ceil(n / page_size) pages; position i of a table lies in pages[i /
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
 
 class OutOfPages(Exception):
     """The pool has fewer free pages than asked for; the caller preempts somebody or waits."""
@@ -56,6 +61,7 @@ class PageTable:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self.pages: list[int] = []
+        self._numbers = array("i")  # the same, for `numbers`
         self.length = 0
 
     def missing_pages(self, tokens: int) -> int:
@@ -70,12 +76,18 @@ class PageTable:
         if missing <= 0:
             return
         self._pool._tables.add(self)
-        self.pages.extend(self._pool._free.pop() for _ in range(missing))
+        taken = [self._pool._free.pop() for _ in range(missing)]
+        self.pages.extend(taken)
+        self._numbers.extend(taken)
 
     def extend(self, tokens: int) -> None:
         """The next `tokens` positions have been written; their pages must be reserved."""
         assert tokens >= 0 and self._pool.pages_for(self.length + tokens) <= len(self.pages)
         self.length += tokens
+
+    def numbers(self, count: int) -> NDArray[np.int32]:
+        """A copy of the first `count` page numbers, int32 [count], faster than from the list."""
+        return np.frombuffer(self._numbers, dtype=np.int32, count=count).copy()
 
     def truncate(self, length: int) -> None:
         """Roll back to `length` tokens and give back the pages behind it."""
@@ -92,5 +104,6 @@ class PageTable:
         # Reversed, so that the pool hands the same pages out in the same order again.
         self._pool._free.extend(reversed(self.pages[keep:]))
         del self.pages[keep:]
+        del self._numbers[keep:]
         if not self.pages:
             self._pool._tables.discard(self)

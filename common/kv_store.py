@@ -1,7 +1,7 @@
 """Where keys and values lie: two tensors per layer, cut into pages.
 
 Knows tensors and how a page table maps positions to slots. Refuses to know who owns a page
-(common/kv_cache.py) and how attention is computed (common/attention.py).
+(common/kv_cache.py) and how attention is computed (common/attention_*.py).
 """
 
 from __future__ import annotations
@@ -20,22 +20,33 @@ class LayerShape:
     kv_heads: int
     head_size: int
 
-    @property
-    def bytes_per_token(self) -> int:
-        return 2 * 4 * self.kv_heads * self.head_size  # keys and values, float32
+    def bytes_per_token(self, dtype: torch.dtype = torch.float32) -> int:
+        return 2 * dtype.itemsize * self.kv_heads * self.head_size  # keys and values
 
 
 class KVStore:
-    """float32 keys and values, [pages, page_size, kv_heads, head_size] per layer.
+    """Keys and values, [pages, page_size, kv_heads, head_size] per layer.
 
-    The memory is reserved, not touched: the system gives it page by page as it is written.
+    The memory is reserved, not touched: a CPU's system gives it page by page as it is written.
     """
 
-    def __init__(self, layers: Sequence[LayerShape], num_pages: int, page_size: int) -> None:
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.page_size = page_size
+        self.num_pages = num_pages
         shapes = [(num_pages, page_size, layer.kv_heads, layer.head_size) for layer in layers]
-        self._keys = [torch.empty(shape) for shape in shapes]
-        self._values = [torch.empty(shape) for shape in shapes]
+        self._keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        self._values = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, as they lie."""
+        return self._keys[layer], self._values[layer]
 
     def slots(self, pages: Sequence[int], begin: int, end: int) -> Tensor:
         """Flat slot numbers, int64 [end - begin], of positions [begin, end)."""

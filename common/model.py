@@ -4,13 +4,15 @@ Knows: how to load weights safely, how to call transformers' model code without 
 it found out about the model (layers, context length, exactness). Refuses to know sessions, sampling
 and scheduling. transformers' Cache API changes between minor versions, so it isn't used: ids are
 flattened to [1, rows], positions are explicit, and the batch travels as a keyword to our attention.
+
+On the CPU, weights are packed and every row attends alone, in float32. On CUDA, weights stay as
+they are, in bfloat16, rows attend through kernels, and small batches replay recorded steps.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,60 +23,94 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from common import attention
-from common.attention import AttentionBatch, Segment
+from common.attention_paged import PagedBatch, PagedLayers, StepBuffers, place
+from common.attention_rows import RowBatch, Segment
 from common.errors import UnsupportedModel
-from common.kv_cache import PagePool, PageTable
-from common.kv_store import KVStore, LayerShape
+from common.fused_layers import fuse_layers
+from common.kernels.tiles import SPLIT_KEYS
+from common.kv_cache import PagePool
+from common.kv_store import KVStore
 from common.linear import Packing, pack_linears
+from common.model_discovery import discover_layers, eos_ids, move
+from common.ragged import Chunk, RaggedRows, flatten
+from common.step_graphs import Progress, StepGraphs, step_sizes
+
+__all__ = ["Chunk", "PagedModel"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Tokens of one sequence to run: they stand at positions [table.length, table.length + n).
-
-    Their pages must be reserved. Logits are computed for the last `logit_rows` of them.
-    """
-
-    tokens: Sequence[int]
-    table: PageTable
-    logit_rows: int
 
 
 class PagedModel:
     """One model and its KV store. Not thread-safe: it belongs to the thread of its engine."""
 
     def __init__(
-        self, model: PreTrainedModel, packing: Packing = "exact", threads: int = 0
+        self,
+        model: PreTrainedModel,
+        packing: Packing = "exact",
+        threads: int = 0,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        *,
+        kernels: bool | None = None,
+        fuse: bool = True,
     ) -> None:
         """threads: that its engine will use, 0 for all cores; exactness is measured with as many.
 
+        dtype: None is float32 on the CPU and bfloat16 elsewhere. kernels: whether rows attend
+        through Triton kernels, with unpacked weights (`exact` then means that all rows' products
+        go through our own kernel, if `fuse` applies); None is everywhere but on the CPU, where
+        they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
+        (common/fused_layers.py), if rows attend through kernels.
         Raises UnsupportedModel if attention doesn't go through transformers' interface.
         """
         attention.register()
         if threads:
             torch.set_num_threads(threads)
+        self.device = torch.device(device)
+        on_cpu = self.device.type == "cpu"
+        self._kernels = not on_cpu if kernels is None else kernels
+        self.dtype = dtype or (torch.float32 if on_cpu else torch.bfloat16)
         self.config = model.config.get_text_config()
-        self.eos_ids = _eos_ids(model)
-        # Packing makes float32 out of whatever the weights are stored as, layer by layer: the whole
-        # model never stands in memory twice.
-        linears_row_invariant = pack_linears(model, packing)
-        self._model = model.eval().float()
+        self.eos_ids = eos_ids(model)
+        if self._kernels:
+            linears_row_invariant = False
+            self._model = move(model.eval(), self.device, self.dtype)
+        else:
+            # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
+            # whole model never stands in memory twice.
+            assert on_cpu and self.dtype == torch.float32
+            linears_row_invariant = pack_linears(model, packing)
+            self._model = model.eval().float()
         try:
             self._model.set_attn_implementation(attention.NAME)
         except ValueError as cause:
             raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
         self.vocab_size = int(self.config.vocab_size)
         self.max_context_length = int(getattr(self.config, "max_position_embeddings", 2**31))
-        self.layers = self._discover_layers()
+        # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
+        # none at all it would look into the positions, which a recorded step can't wait for.
+        self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
+        recorder = discover_layers(self.config, self._run, self.device)
+        self.layers = recorder.layers
+        self.fused = self._kernels and fuse and fuse_layers(self._model, packing == "exact")
+        self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
         self._store: KVStore | None = None
+        self._graphs: StepGraphs | None = None
+        if self.fused:
+            linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and self._rows_are_invariant()
 
     @classmethod
-    def load(cls, folder: Path, packing: Packing = "exact", threads: int = 0) -> PagedModel:
-        """Load from safetensors in `folder`, compute in float32; never code, never pickles."""
+    def load(
+        cls,
+        folder: Path,
+        packing: Packing = "exact",
+        threads: int = 0,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> PagedModel:
+        """Load from safetensors in `folder`; never code, never pickles. See __init__."""
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -91,23 +127,51 @@ class PagedModel:
         for name, buffer in twin.named_buffers():
             if name not in stored:
                 model.get_buffer(name).data = buffer
-        return cls(model, packing, threads)
+        return cls(model, packing, threads, device, dtype)
 
     @property
     def bytes_per_token(self) -> int:
         """Of KV cache, over all layers."""
-        return sum(layer.bytes_per_token for layer in self.layers)
+        return sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
 
     def allocate(self, num_pages: int, page_size: int) -> None:
         """Make room for the KV cache; needed before `forward`."""
-        self._store = KVStore(self.layers, num_pages, page_size)
+        self._graphs = None  # they know the old room's addresses
+        self._store = KVStore(self.layers, num_pages, page_size, self.dtype, self.device)
+
+    def record_steps(
+        self, most_rows: int, most_context: int, progress: Progress | None = None
+    ) -> None:
+        """Record steps of up to `most_rows` rows with contexts of up to `most_context` tokens.
+
+        Batches that fit are replayed from then on; others run as before. Needs `allocate`, and
+        does nothing where rows attend without kernels.
+        """
+        if not self._kernels:
+            return
+        assert self._store is not None
+        splits = -(-most_context // SPLIT_KEYS)
+        sizes = step_sizes(most_rows, splits, self._paged.most_items)
+        items = max(size.items for size in sizes)
+        buffers = StepBuffers(self._store, self._paged, most_rows, items, self.device)
+        logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
+        graphs = StepGraphs(self._run_paged, buffers, sizes, logits)
+        with torch.inference_mode():
+            graphs.record(progress)
+        self._graphs = graphs
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run the chunks in one ragged batch: -> float32 logits [sum of logit_rows, vocab_size].
+        """Run the chunks in one ragged batch: -> logits [sum of logit_rows, vocab_size].
 
-        Writes the KV of every token; the caller extends the page tables.
+        float32 on the CPU, elsewhere in the model's dtype and valid until the next call. Writes the
+        KV of every token; the caller extends the page tables.
         """
         assert self._store is not None and chunks
+        if self._kernels:
+            page_size = self._store.page_size
+            return self._forward_paged(
+                flatten(chunks, page_size, self._paged.tile_rows, SPLIT_KEYS)
+            )
         segments: list[Segment] = []
         slots: list[Tensor] = []
         ids: list[int] = []
@@ -123,21 +187,39 @@ class PagedModel:
             positions.extend(range(begin, end))
             wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
         return self._run(
-            ids,
-            positions,
-            AttentionBatch(self._store, segments, torch.cat(slots)),
+            torch.tensor(ids),
+            torch.tensor(positions),
+            RowBatch(self._store, segments, torch.cat(slots)),
             torch.tensor(wanted, dtype=torch.int64),
         )
 
     @torch.inference_mode()
+    def _forward_paged(self, rows: RaggedRows) -> Tensor:
+        assert self._store is not None
+        size = self._graphs.find(rows) if self._graphs else None
+        if self._graphs is not None and size is not None:
+            logits = self._graphs.replay(size, rows)  # [rows, vocab]
+            if rows.all_wanted:
+                return logits
+            return logits[torch.from_numpy(rows.wanted).to(self.device)]
+        batch = place(rows, self._store, self._paged, self.device)
+        wanted = torch.from_numpy(rows.wanted).to(self.device)
+        return self._run(batch.ids, batch.positions, batch, wanted)
+
+    def _run_paged(self, batch: PagedBatch) -> Tensor:
+        """Logits of all rows: what is recorded, so nothing in it may wait for the device."""
+        return self._run(batch.ids, batch.positions, batch, 0)
+
+    @torch.inference_mode()
     def _run(
-        self, ids: list[int], positions: list[int], batch: AttentionBatch, wanted: Tensor
+        self, ids: Tensor, positions: Tensor, batch: attention.Batch, wanted: Tensor | int
     ) -> Tensor:
         output = self._model(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.tensor([positions]),
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=self._no_mask,
             use_cache=False,
-            logits_to_keep=wanted,
+            logits_to_keep=wanted,  # 0 keeps all
             batch=batch,
         )
         logits: Tensor = output.logits[0]  # [wanted, vocab]
@@ -160,55 +242,3 @@ class PagedModel:
             table.release()
         self._store = None
         return torch.equal(values[0], values[1])
-
-    def _discover_layers(self) -> list[LayerShape]:
-        """Run one token and see what each attention layer keeps; config fields differ by family."""
-        recorder = _Recorder()
-        try:
-            self._run([0], [0], recorder.batch(), torch.tensor([0]))
-        # Model code that needs a cache, a mask or another shape of input fails in these ways.
-        except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
-            raise UnsupportedModel(
-                f"{self.config.model_type} can't run ragged batches through transformers' "
-                f"attention interface: {cause}"
-            ) from cause
-        if not recorder.shapes:
-            raise UnsupportedModel(
-                f"{self.config.model_type} has no attention that goes through transformers' "
-                "interface"
-            )
-        if sorted(recorder.shapes) != list(range(int(self.config.num_hidden_layers))):
-            raise UnsupportedModel(
-                f"{self.config.model_type} has layers that keep no keys and values of their own"
-            )
-        return [recorder.shapes[layer] for layer in sorted(recorder.shapes)]
-
-
-class _Recorder(KVStore):
-    """A store for one token that remembers which layers wrote what."""
-
-    def __init__(self) -> None:
-        super().__init__([], 1, 1)
-        self.shapes: dict[int, LayerShape] = {}
-        self._last: tuple[Tensor, Tensor] | None = None
-
-    def batch(self) -> AttentionBatch:
-        segment = Segment(torch.tensor([0]), True, 0, 1)
-        return AttentionBatch(self, [segment], torch.tensor([0]))
-
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[2])
-        self._last = (keys, values)
-
-    def read(self, layer: int, pages: Tensor, contiguous: bool) -> tuple[Tensor, Tensor]:
-        assert self._last is not None
-        return self._last
-
-
-def _eos_ids(model: PreTrainedModel) -> frozenset[int]:
-    """Every id that the model's files call an end of sequence."""
-    found: set[int] = set()
-    for source in (model.config, model.config.get_text_config(), model.generation_config):
-        ids = getattr(source, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(found)

@@ -10,6 +10,8 @@ import os
 import torch
 from hypothesis import settings
 
+from common.kernels import interpreted
+
 settings.register_profile(
     "crossdraft", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
 )
@@ -17,3 +19,4 @@ settings.load_profile("crossdraft")
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    interpreted.repair()

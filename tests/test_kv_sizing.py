@@ -7,12 +7,15 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from common import kv_sizing
 from common.errors import ConfigError
 from common.kv_sizing import make_pool
 
-MODEL: Any = SimpleNamespace(bytes_per_token=1 << 16, allocate=lambda pages, page_size: None)
+MODEL: Any = SimpleNamespace(
+    bytes_per_token=1 << 16, allocate=lambda pages, page_size: None, device=torch.device("cpu")
+)
 # A page of 16 tokens is 1 MiB.
 
 

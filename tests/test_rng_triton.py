@@ -14,6 +14,8 @@ from common import rng_triton
 from common.rng import Purpose, exponential, id_words, seed_word, uniform
 from tests.rng_kernels import words_by_id, words_of_runs
 
+pytestmark = pytest.mark.kernels
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two ids whose first word has no upper bits, so that a second block decides: one in 2**24 is.
 RARE = ((104, 7, 153_429), (281, 7, 189_559))  # seed, position, token id; purpose COUPLED

@@ -1,0 +1,96 @@
+"""What a model is found to be before it runs: its attention layers, its ends, its place.
+
+Knows how to ask model code by running one token. Refuses to know batches of real sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from common.attention import Batch
+from common.errors import UnsupportedModel
+from common.kv_store import LayerShape
+
+
+class LayerRecorder:
+    """A batch of one row that attends to nothing and remembers which layers came by."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+        self._groups: dict[int, int] = {}
+
+    @property
+    def layers(self) -> list[LayerShape]:
+        return [self.shapes[layer] for layer in sorted(self.shapes)]
+
+    @property
+    def groups(self) -> list[int]:
+        """Query heads per KV head, of each layer."""
+        return [self._groups[layer] for layer in sorted(self._groups)]
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        if key.shape != value.shape:
+            raise NotImplementedError("keys and values differ in shape")
+        self.shapes[layer] = LayerShape(key.shape[1], key.shape[3])
+        self._groups[layer] = query.shape[1] // key.shape[1]
+        return query.transpose(1, 2).contiguous()
+
+
+def discover_layers(
+    config: Any, run: Callable[[Tensor, Tensor, Batch, Tensor], Tensor], device: torch.device
+) -> LayerRecorder:
+    """Run one token and see what each attention layer keeps; config fields differ by family.
+
+    Raises UnsupportedModel if the model can't run so, or keeps more than keys and values.
+    """
+    recorder = LayerRecorder()
+    try:
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        run(zero, zero, recorder, zero)
+    # Model code that needs a cache, a mask or another shape of input fails in these ways.
+    except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
+        raise UnsupportedModel(
+            f"{config.model_type} can't run ragged batches through transformers' "
+            f"attention interface: {cause}"
+        ) from cause
+    if not recorder.shapes:
+        raise UnsupportedModel(
+            f"{config.model_type} has no attention that goes through transformers' interface"
+        )
+    if sorted(recorder.shapes) != list(range(int(config.num_hidden_layers))):
+        raise UnsupportedModel(
+            f"{config.model_type} has layers that keep no keys and values of their own"
+        )
+    return recorder
+
+
+def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, dtype)
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device)
+    return model
+
+
+def eos_ids(model: PreTrainedModel) -> frozenset[int]:
+    """Every id that the model's files call an end of sequence."""
+    found: set[int] = set()
+    for source in (model.config, model.config.get_text_config(), model.generation_config):
+        ids = getattr(source, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(found)

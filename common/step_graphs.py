@@ -1,0 +1,103 @@
+"""Recorded steps: CUDA graphs of decodes and verifications, by size, replayed on other batches.
+
+Knows sizes, and a step as a callable on a batch at fixed addresses. Refuses to know models and
+what rows mean. Where there is no CUDA the step is called instead of replayed, on the same padded
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.attention_paged import PagedBatch, StepBuffers
+from common.ragged import RaggedRows
+
+ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+ITEMS_PER_ROW = (1, 4, 16, 64)  # context splits; a recorded step has one of these times its rows
+
+Progress = Callable[[int, int], None]  # steps recorded, of how many
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A recorded step runs any batch of at most so many rows and items."""
+
+    rows: int
+    items: int
+
+
+def step_sizes(most_rows: int, most_splits: int, most_items: int) -> list[StepSize]:
+    """The sizes to record for up to `most_rows` rows with up to `most_splits` splits each.
+
+    Sizes of more than `most_items` items are left out: their split results would not fit.
+    """
+    rows = [size for size in ROW_LADDER if size < most_rows]
+    rows.append(most_rows)
+    found = []
+    for count in rows:
+        for factor in ITEMS_PER_ROW:
+            if count * factor <= most_items:
+                found.append(StepSize(count, count * factor))
+            if factor >= most_splits:
+                break
+    return found
+
+
+class StepGraphs:
+    """Steps of all `sizes`, recorded once, over one set of buffers.
+
+    run: computes logits [rows, vocab] of a batch on the device without waiting for it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[PagedBatch], Tensor],
+        buffers: StepBuffers,
+        sizes: Sequence[StepSize],
+        logits: Tensor,  # [most rows, vocab], where every step leaves its own
+    ) -> None:
+        self._run, self._buffers, self._logits = run, buffers, logits
+        self.sizes = sorted(sizes, key=lambda size: (size.rows, size.items))
+        self._steps: dict[StepSize, Callable[[], None]] = {}
+
+    def record(self, progress: Progress | None = None) -> None:
+        """Record all sizes, the largest first, so that the smaller ones fit into its memory.
+
+        Each is run once before, since kernels and workspaces are made on first use.
+        """
+        pool = None
+        for done, size in enumerate(reversed(self.sizes)):
+            batch = self._buffers.view(size.rows, size.items)
+            self._step(batch)
+            if self._logits.is_cuda:
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool):
+                    self._step(batch)
+                pool = graph.pool()
+                self._steps[size] = graph.replay
+            else:
+                self._steps[size] = lambda batch=batch: self._step(batch)  # type: ignore[misc]
+            if progress is not None:
+                progress(done + 1, len(self.sizes))
+
+    def find(self, rows: RaggedRows) -> StepSize | None:
+        """The smallest recorded step that holds the batch, or None."""
+        for size in self.sizes:
+            if size.rows >= rows.rows and size.items >= len(rows.items):
+                return size
+        return None
+
+    def replay(self, size: StepSize, rows: RaggedRows) -> Tensor:
+        """Logits [rows, vocab]: a view of what the next replay overwrites."""
+        self._buffers.fill(rows)
+        self._steps[size]()
+        return self._logits[: rows.rows]
+
+    def _step(self, batch: PagedBatch) -> None:
+        logits = self._run(batch)  # [rows, vocab]
+        self._logits[: logits.shape[0]].copy_(logits)
