@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from common.kernels.interpreter import interpret
+
+interpret()  # before anything imports triton: kernels run without a GPU
+
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile(
     "crossdraft", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))

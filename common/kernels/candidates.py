@@ -1,0 +1,242 @@
+"""The few ids of a row that can pass its filters, and the exact threshold among them, without sorting.
+
+A scan leaves every block's maximum. From those follows a floor that certainly lies at or under the filters'
+threshold; blocks whose maximum reaches it are read again, and what reaches it in them is a candidate. The
+threshold is then found among candidates by halving an interval of float ranks, counting ids or adding
+masses, which is exact: it depends on values alone, as the filters' definition does. Rows with more than
+LIMIT candidates (flat laws) take the same search over the whole row, one program for each: correct, slower.
+
+Nothing here uses atomics, so the same row gives the same bits in every batch. Device functions only.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from common.kernels.order import rank_of, value_of
+from common.kernels.scan import logits_at
+
+LIMIT = 1024  # candidates of a row; more, and the whole row is searched
+STEP = tl.constexpr(32)  # blocks read again at a time
+PART = tl.constexpr(1024)  # candidates looked at at a time
+_WHOLE_PART = tl.constexpr(4096)  # ids of a whole row looked at at a time
+
+
+@triton.jit
+def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
+    """A value that at least `count` ids reach, since the maxima of that many blocks do; -inf if fewer exist.
+
+    highest: float32 [blocks]. Not the highest such value: it stops looking when little is left to gain.
+    """
+    low = rank_of(top * 0 + float("-inf"), SHIFT)
+    high = rank_of(top, SHIFT) + 1
+    reach = tl.sum((highest >= top).to(tl.int32), 0) * 0 + 0x7FFFFFFF
+    while (high > low + 1) & (reach > count + count // 8 + 8):
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        reached = tl.sum((highest >= value_of(middle, SHIFT)).to(tl.int32), 0)
+        enough = reached >= count
+        low = tl.where(enough, middle, low)
+        reach = tl.where(enough, reached, reach)
+        high = tl.where(enough, high, middle)
+    return value_of(low, SHIFT)
+
+
+@triton.jit
+def floor_for_mass(highest, top, scale, rest, others, BLOCK: tl.constexpr):
+    """A value under which all ids together weigh less than `rest` (relative to exp2(0) at the top), or -inf.
+
+    highest: float32 [blocks]; others: how many further ids may lie anywhere. A block whose maximum lies
+    under the value weighs at most BLOCK times its maximum; in any other all ids but one may lie just under it.
+    """
+    depth = (top - highest) * scale  # [blocks] >= 0, in powers of two
+    most = tl.exp2(-depth) * BLOCK
+    near = top * 0
+    far = top * 0 + 64.0  # 2**-64 of 262,144 ids is no mass at all
+    for _ in range(10):
+        middle = (near + far) * 0.5
+        one = tl.exp2(-middle)
+        tail = tl.sum(tl.where(depth > middle, tl.minimum(most, BLOCK * one), (BLOCK - 1) * one), 0)
+        light = tail + others * one < rest
+        far = tl.where(light, middle, far)
+        near = tl.where(light, near, middle)
+    floor = top - far / scale
+    floor -= (tl.abs(top) + tl.abs(floor)) * 1e-6  # the law's own rounding may not matter here
+    return tl.where(far < 64.0, floor, float("-inf"))
+
+
+@triton.jit
+def collect(
+    logits,
+    row,
+    row_stride,
+    width,
+    exists,
+    highest,  # float32 [PADDED], the row's block maxima
+    floor,
+    block_list,  # int32 [rows, LIMIT], scratch
+    values,  # float32 [rows, LIMIT]
+    ids,  # int32 [rows, LIMIT]
+    LIMIT: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+):
+    """Write the ids that reach `floor`, ascending, and their values. Returns how many; LIMIT hold at most."""
+    block = tl.arange(0, PADDED)
+    wanted = (highest >= floor) & (highest > float("-inf"))
+    blocks = tl.sum(wanted.to(tl.int32), 0)
+    count = blocks
+    base = row * LIMIT
+    if blocks <= LIMIT:
+        slot = tl.cumsum(wanted.to(tl.int32), 0) - 1
+        tl.store(block_list + base + slot, block, mask=wanted)
+        tl.debug_barrier()
+        count = blocks * 0
+        for first in range(0, blocks, STEP):
+            at = first + tl.arange(0, STEP)
+            which = tl.load(block_list + base + at, mask=at < blocks, other=0)
+            token = which[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+            inside = (at < blocks)[:, None] & (token < width)
+            x = logits_at(logits, row, row_stride, token, inside, exists, HAS_MASK)
+            x = tl.reshape(x, [STEP * BLOCK])
+            token = tl.reshape(token, [STEP * BLOCK])
+            good = (x >= floor) & (x > float("-inf"))
+            slot = count + tl.cumsum(good.to(tl.int32), 0) - 1
+            fits = good & (slot < LIMIT)
+            tl.store(values + base + slot, x, mask=fits)
+            tl.store(ids + base + slot, token, mask=fits)
+            count += tl.sum(good.to(tl.int32), 0)
+        tl.debug_barrier()
+    return count
+
+
+@triton.jit
+def _weight(x, cut, top, scale, min_p, STRICT: tl.constexpr, COUNT: tl.constexpr):
+    if STRICT:
+        over = x > cut
+    else:
+        over = x >= cut
+    over = over & (x > float("-inf"))
+    if COUNT:
+        return tl.sum(over.to(tl.float32), 0)
+    else:
+        share = tl.exp2((x - top) * scale)
+        return tl.sum(tl.where(over & (share >= min_p), share, 0.0), 0)
+
+
+@triton.jit
+def weigh(
+    logits,  # read if WHOLE
+    row,
+    row_stride,
+    width,
+    exists,
+    extra,  # float32, values beside the row's own; read if WHOLE and HAS_EXTRA
+    extra_first,
+    extra_end,
+    values,  # float32 [rows, LIMIT], read if not WHOLE
+    count,
+    cut,
+    top,
+    scale,
+    min_p,
+    STRICT: tl.constexpr,
+    COUNT: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_EXTRA: tl.constexpr,
+):
+    """How many ids lie over `cut`, or what exp((x - top) / T) of them adds up to. float32, in fixed order."""
+    total = top * 0
+    if WHOLE:
+        for first in range(0, width, _WHOLE_PART):
+            token = first + tl.arange(0, _WHOLE_PART)
+            x = logits_at(logits, row, row_stride, token, token < width, exists, HAS_MASK)
+            total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
+        if HAS_EXTRA:
+            for first in range(extra_first, extra_end, PART):
+                at = first + tl.arange(0, PART)
+                x = tl.load(extra + at, mask=at < extra_end, other=float("-inf"))
+                total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
+    else:
+        for first in range(0, count, PART):
+            at = first + tl.arange(0, PART)
+            x = tl.load(values + row * LIMIT + at, mask=at < count, other=float("-inf"))
+            total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
+    return total
+
+
+@triton.jit
+def threshold(
+    logits,
+    row,
+    row_stride,
+    width,
+    exists,
+    extra,
+    extra_first,
+    extra_end,
+    values,
+    count,
+    floor,
+    top,
+    scale,
+    whole_mass,
+    top_k,
+    top_p,
+    min_p,
+    WHOLE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHIFT: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_EXTRA: tl.constexpr,
+):
+    """(cut, mass): ids with x >= cut and exp((x - top) / T) >= min_p are kept, and weigh `mass` together.
+
+    top_k keeps values that fewer than k ids exceed, top_p those that are exceeded by less than that mass
+    of what top_k left; width and 1 switch them off. whole_mass: of all ids, relative to the top.
+    """
+    low = rank_of(floor, SHIFT)
+    last = rank_of(top, SHIFT)
+    mass = whole_mass
+    if top_k < width:
+        high = last + 1
+        while high > low + 1:  # the highest value that k ids reach
+            middle = (low >> 1) + (high >> 1) + (low & high & 1)
+            reached = weigh(
+                logits, row, row_stride, width, exists, extra, extra_first, extra_end,
+                values, count, value_of(middle, SHIFT), top, scale, 0.0,
+                False, True, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
+            )  # fmt: skip
+            enough = reached >= top_k
+            low = tl.where(enough, middle, low)
+            high = tl.where(enough, high, middle)
+        if top_p < 1.0:
+            mass = weigh(
+                logits, row, row_stride, width, exists, extra, extra_first, extra_end,
+                values, count, value_of(low, SHIFT), top, scale, 0.0,
+                False, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
+            )  # fmt: skip
+    if top_p < 1.0:
+        under = low - 1
+        high = last  # nothing exceeds the maximum: it always stays
+        while high > under + 1:  # the lowest value that less than top_p exceeds
+            middle = (under >> 1) + (high >> 1) + (under & high & 1)
+            over = weigh(
+                logits, row, row_stride, width, exists, extra, extra_first, extra_end,
+                values, count, value_of(middle, SHIFT), top, scale, 0.0,
+                True, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
+            )  # fmt: skip
+            kept = over < top_p * mass
+            high = tl.where(kept, middle, high)
+            under = tl.where(kept, under, middle)
+        low = high
+    cut = value_of(low, SHIFT)
+    mass = weigh(
+        logits, row, row_stride, width, exists, extra, extra_first, extra_end,
+        values, count, cut, top, scale, min_p,
+        False, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
+    )  # fmt: skip
+    return cut, mass

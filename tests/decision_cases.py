@@ -1,0 +1,148 @@
+"""Batches for the decision kernels, and the plain law of each row in float64.
+
+The twin here is the definition, spelled out row by row and id by id with nothing shared with the kernels but
+the integer randomness; slow, and for tests only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from common import rng
+from verifier.kernels.decision import COUPLED, GREEDY, NO_Q, REJECTION, Adjustments, SamplingBatch, SparseQ
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True)
+class Batch:
+    logits: Tensor
+    draft: Tensor
+    offsets: Tensor
+    sampling: SamplingBatch
+    q: SparseQ | None = None
+    adjustments: Adjustments | None = None
+    allowed: Tensor | None = None
+
+
+def sampling(sessions: int, vocab: int, **given) -> SamplingBatch:
+    """Every session at temperature 1 without filters, but for what is given (a value, or one each)."""
+    plain = {
+        "rule": (NO_Q, torch.int8),
+        "temperature": (1.0, torch.float32),
+        "top_k": (vocab, torch.int32),
+        "top_p": (1.0, torch.float32),
+        "min_p": (0.0, torch.float32),
+        "seed": (7, torch.int64),
+        "first_position": (11, torch.int64),
+    }
+    made = {}
+    for name, (value, dtype) in plain.items():
+        value = torch.as_tensor(given.get(name, value), dtype=dtype)
+        made[name] = value.expand(sessions).contiguous()
+    return SamplingBatch(**made)
+
+
+def adjusted(batch: Batch, row: int, session: int) -> Tensor:
+    """float32 [vocab]: steps (1) to (5)."""
+    x = batch.logits[row].float().clone()
+    a = batch.adjustments
+    if a is not None:
+        for at in range(int(a.offsets[row]), int(a.offsets[row + 1])):
+            token = int(a.ids[at])
+            v = x[token] + a.bias[at]
+            if a.seen[at]:
+                v = v / a.repetition[session] if v > 0 else v * a.repetition[session]
+            c = a.count[at].float()
+            v = v - (a.presence[session] * (c > 0) + a.frequency[session] * c)
+            x[token] = -INFINITY if a.banned[at] else v
+    if batch.allowed is not None:
+        x[~batch.allowed] = -INFINITY
+    return x
+
+
+def law(batch: Batch, row: int, session: int) -> Tensor:
+    """float64 [vocab]: steps (6) to (9)."""
+    s = batch.sampling
+    x = adjusted(batch, row, session).double() / float(s.temperature[session])
+    k = int(s.top_k[session])
+    if k < len(x):
+        edge = x.sort(descending=True).values[k - 1]
+        x = x.masked_fill(x < edge, -INFINITY)
+    top_p = float(s.top_p[session])
+    if top_p < 1:
+        p = x.softmax(0)
+        values, order = x.sort(descending=True)
+        over = p[order].cumsum(0) - p[order]  # ties: the first of them has the mass above all of them
+        first = torch.searchsorted(-values, -x, right=False)
+        keep = over[first] < top_p
+        keep |= x == x.max()
+        x = x.masked_fill(~keep, -INFINITY)
+    p = x.softmax(0)
+    p = torch.where(p >= float(s.min_p[session]) * p.max(), p, 0.0)
+    return p / p.sum()
+
+
+def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) -> tuple[int, float]:
+    """The winner, and by what factor it won."""
+    e = rng.exponential(seed[None], torch.tensor([position]), torch.arange(len(weights)), purpose)
+    keys = torch.where(weights > 0, e[0].double() / weights, INFINITY)
+    least, second = keys.topk(2, largest=False).values
+    return int(keys.argmin()), float(second / least)
+
+
+def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
+    """Per session (accepted length, next token), and how far from a coin's edge the closest call was."""
+    s = batch.sampling
+    made: list[tuple[int, int]] = []
+    margins: list[float] = []
+    for session in range(len(batch.offsets) - 1):
+        begin, end = int(batch.offsets[session]), int(batch.offsets[session + 1])
+        rule = GREEDY if s.temperature[session] == 0 else int(s.rule[session])
+        margin = INFINITY
+        for row in range(begin, end):
+            last = row == end - 1
+            x = int(batch.draft[row])
+            position = int(s.first_position[session]) + row - begin
+            seed = s.seed[session]
+            if rule == GREEDY:
+                token = int(adjusted(batch, row, session).argmax())
+                if last or token != x:
+                    break
+                continue
+            p = law(batch, row, session)
+            if rule == COUPLED:
+                token, gap = _race(p, seed, position, rng.Purpose.COUPLED)
+                margin = min(margin, gap - 1)
+                if last or token != x:
+                    break
+                continue
+            if not last:
+                u = float(rng.uniform(seed[None], torch.tensor([position]), rng.Purpose.ACCEPT)[0])
+                chance, q = float(p[x]), torch.zeros_like(p)
+                if rule == REJECTION:
+                    assert batch.q is not None
+                    q[batch.q.ids[row].long()] += batch.q.probs[row].double()
+                    chance /= float(q[x])
+                margin = min(margin, abs(u - chance))
+                if u < chance:
+                    continue
+                if rule == REJECTION:
+                    left = (p - q).clamp(min=0)
+                    p = left if left.sum() > 0 else p
+                else:
+                    p = p.clone()
+                    p[x] = 0
+            token, gap = _race(p, seed, position, rng.Purpose.SAMPLE)
+            margin = min(margin, gap - 1)
+            break
+        made.append((row - begin, token))
+        margins.append(margin)
+    return made, margins
+
+
+def with_rule(batch: Batch, rule: int) -> Batch:
+    return replace(batch, sampling=replace(batch.sampling, rule=torch.full_like(batch.sampling.rule, rule)))

@@ -1,0 +1,178 @@
+"""Drawing a token from a settled row: Gumbel-max, the id of the least exponential / weight.
+
+A row is drawn from where its draw can matter: a session's first row that stopped, or every row of a
+coupled session, whose rows stop by their draws. Filtered rows look at their candidates only, others at the
+vocabulary, a chunk of it per program. Beside the least of the rule's own weights a part keeps the least
+of p's, for residuals that rounding leaves empty. Refuses to know filters and acceptance.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from common.kernels.scan import SAMPLED, logits_at
+from common.rng_triton import COUPLED, SAMPLE, exponential
+from verifier.kernels.sessions import first_stop
+
+CHUNK = 8192  # ids per program
+_PART = tl.constexpr(1024)
+_SAMPLED = tl.constexpr(SAMPLED)
+_NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
+_NOBODY = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def _sooner(key, id, keys, ids):
+    """The least of (key, id) and a block of them; of equal keys the lowest id."""
+    least = tl.min(keys, 0)
+    lowest = tl.min(tl.where(keys == least, ids, 0x7FFFFFFF), 0)
+    better = (least < key) | ((least == key) & (lowest < id))
+    return tl.where(better, least, key), tl.where(better, lowest, id)
+
+
+@triton.jit
+def _offer(
+    x,
+    ids,
+    first,
+    end,
+    kept,
+    top,
+    scale,
+    mass,
+    seed,
+    position,
+    purpose,
+    excluded,
+    q_row,
+    q_probs_row,
+    q_count,
+    HAS_Q: tl.constexpr,
+):
+    """Keys of a block of ids in [first, end): by the rule's own weights, and by p's."""
+    weight = tl.where(kept, tl.exp2((x - top) * scale) / mass, 0.0)
+    noise = exponential(seed, position, ids, purpose)
+    plain = tl.where(weight > 0, noise / weight, float("inf"))
+    weight = tl.where(ids == excluded, 0.0, weight)
+    if HAS_Q:
+        for slot in range(0, q_count):
+            token = tl.load(q_row + slot)
+            q = tl.load(q_probs_row + slot)
+            if (q > 0.0) & (token >= first) & (token < end):
+                weight = tl.where(ids == token, tl.maximum(weight - q, 0.0), weight)
+    return tl.where(weight > 0, noise / weight, float("inf")), plain
+
+
+@triton.jit
+def draw(
+    logits,
+    row_stride,
+    width,
+    exists,
+    draft_tokens,
+    session_offsets,
+    row_sessions,
+    kinds,
+    scales,
+    rule,
+    min_p,
+    seeds,
+    first_position,
+    q_ids,
+    q_probs,
+    q_width,
+    pair_offsets,
+    pair_ids,
+    adjusted,
+    values,
+    ids,
+    row_values,
+    candidates,
+    stops,
+    keys,  # float32 [rows, chunks, 2], written for rows that are drawn: the rule's own least, p's least
+    tokens,  # int32 [rows, chunks, 2], written: whose they are
+    sessions,
+    LIMIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_Q: tl.constexpr,
+    HAS_PAIRS: tl.constexpr,
+):
+    chunk = tl.program_id(0)
+    row = tl.program_id(1)
+    session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
+    begin = tl.load(session_offsets + session).to(tl.int32)
+    end = tl.load(session_offsets + session + 1).to(tl.int32)
+    how = tl.load(rule + session)
+    matters = tl.load(kinds + row) >= _SAMPLED
+    if matters & (how != _COUPLED):
+        matters = first_stop(stops, begin, end) == row
+    if matters:
+        scale = tl.load(scales + row)
+        top = tl.load(row_values + row * 3)
+        cut = tl.load(row_values + row * 3 + 1)
+        mass = tl.load(row_values + row * 3 + 2)
+        count = tl.load(candidates + row)
+        least = tl.load(min_p + session)
+        seed = tl.load(seeds + session)
+        position = tl.load(first_position + session).to(tl.int32) + row - begin
+        purpose = tl.where(how == _COUPLED, COUPLED, SAMPLE)
+        replaces = row < end - 1  # a draft token didn't stand: what it could have been is taken out
+        draft = tl.load(draft_tokens + row).to(tl.int32)
+        excluded = tl.where(replaces & (how == _NO_Q), draft, _NOBODY)
+        q_count = tl.where(replaces & (how == _REJECTION), q_width, 0)
+        q_row = q_ids + row * q_width
+        q_probs_row = q_probs + row * q_width
+        key = top * 0 + float("inf")
+        token = row * 0 + _NOBODY
+        plain_key = key
+        plain_token = token
+        if count <= LIMIT:
+            stop = tl.where(chunk == 0, count, 0)
+            for first in range(0, stop, _PART):
+                at = first + tl.arange(0, _PART)
+                inside = at < count
+                x = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
+                some = tl.load(ids + row * LIMIT + at, mask=inside, other=_NOBODY)
+                kept = inside & (x >= cut) & (tl.exp2((x - top) * scale) >= least)
+                own, plain = _offer(
+                    x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
+                    excluded, q_row, q_probs_row, q_count, HAS_Q,
+                )  # fmt: skip
+                key, token = _sooner(key, token, own, some)
+                plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+        else:
+            stop = tl.minimum((chunk + 1) * CHUNK, width)
+            for first in range(chunk * CHUNK, stop, _PART):
+                some = first + tl.arange(0, _PART)
+                x = logits_at(logits, row, row_stride, some, some < width, exists, HAS_MASK)
+                kept = (x >= cut) & (x > float("-inf"))
+                kept = kept & (tl.exp2((x - top) * scale) >= least)
+                own, plain = _offer(
+                    x, some, first, first + _PART, kept, top, scale, mass, seed, position, purpose,
+                    excluded, q_row, q_probs_row, q_count, HAS_Q,
+                )  # fmt: skip
+                key, token = _sooner(key, token, own, some)
+                plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+            if HAS_PAIRS:
+                pair = tl.load(pair_offsets + row).to(tl.int32)
+                pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
+                pairs = tl.where(chunk == 0, pairs, pair)
+                for first in range(pair, pairs, _PART):
+                    at = first + tl.arange(0, _PART)
+                    x = tl.load(adjusted + at, mask=at < pairs, other=float("-inf"))
+                    some = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
+                    kept = (x >= cut) & (x > float("-inf"))
+                    kept = kept & (tl.exp2((x - top) * scale) >= least)
+                    own, plain = _offer(
+                        x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
+                        excluded, q_row, q_probs_row, q_count, HAS_Q,
+                    )  # fmt: skip
+                    key, token = _sooner(key, token, own, some)
+                    plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+        place = (row * tl.num_programs(0) + chunk) * 2
+        tl.store(keys + place, key)
+        tl.store(keys + place + 1, plain_key)
+        tl.store(tokens + place, token)
+        tl.store(tokens + place + 1, plain_token)
