@@ -50,13 +50,13 @@ def floor_for_mass(highest, top, scale, rest, others, BLOCK: tl.constexpr):
     under the value weighs at most BLOCK times its maximum; in any other all ids but one may lie just under it.
     """
     depth = (top - highest) * scale  # [blocks] >= 0, in powers of two
-    most = tl.exp2(-depth) * BLOCK
     near = top * 0
     far = top * 0 + 64.0  # 2**-64 of 262,144 ids is no mass at all
     for _ in range(10):
         middle = (near + far) * 0.5
         one = tl.exp2(-middle)
-        tail = tl.sum(tl.where(depth > middle, tl.minimum(most, BLOCK * one), (BLOCK - 1) * one), 0)
+        each = tl.exp2(-tl.maximum(depth, middle))
+        tail = tl.sum(each * tl.where(depth > middle, 1.0 * BLOCK, 1.0 * (BLOCK - 1)), 0)
         light = tail + others * one < rest
         far = tl.where(light, middle, far)
         near = tl.where(light, near, middle)
@@ -89,18 +89,18 @@ def collect(
     count = blocks
     base = row * LIMIT
     if blocks <= LIMIT:
-        slot = tl.cumsum(wanted.to(tl.int32), 0) - 1
-        tl.store(block_list + base + slot, block, mask=wanted)
+        rank = tl.cumsum(wanted.to(tl.int32), 0) - 1
+        tl.store(block_list + base + rank, block, mask=wanted)
         tl.debug_barrier()
         count = blocks * 0
         for first in range(0, blocks, STEP):
             at = first + tl.arange(0, STEP)
             which = tl.load(block_list + base + at, mask=at < blocks, other=0)
-            token = which[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-            inside = (at < blocks)[:, None] & (token < width)
-            x = logits_at(logits, row, row_stride, token, inside, exists, HAS_MASK)
-            x = tl.reshape(x, [STEP * BLOCK])
-            token = tl.reshape(token, [STEP * BLOCK])
+            square = which[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+            inside = (at < blocks)[:, None] & (square < width)
+            found = logits_at(logits, row, row_stride, square, inside, exists, HAS_MASK)
+            x = tl.reshape(found, [STEP * BLOCK])
+            token = tl.reshape(square, [STEP * BLOCK])
             good = (x >= floor) & (x > float("-inf"))
             slot = count + tl.cumsum(good.to(tl.int32), 0) - 1
             fits = good & (slot < LIMIT)
@@ -156,10 +156,10 @@ def weigh(
             x = logits_at(logits, row, row_stride, token, token < width, exists, HAS_MASK)
             total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
         if HAS_EXTRA:
-            for first in range(extra_first, extra_end, PART):
-                at = first + tl.arange(0, PART)
-                x = tl.load(extra + at, mask=at < extra_end, other=float("-inf"))
-                total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
+            for start in range(extra_first, extra_end, PART):
+                at = start + tl.arange(0, PART)
+                y = tl.load(extra + at, mask=at < extra_end, other=float("-inf"))
+                total += _weight(y, cut, top, scale, min_p, STRICT, COUNT)
     else:
         for first in range(0, count, PART):
             at = first + tl.arange(0, PART)

@@ -43,7 +43,7 @@ def scan_rows(
     logits,  # [rows, vocab]
     row_stride,
     width,  # ids at and above it don't exist
-    exists,  # int8 [vocab], read if HAS_MASK
+    exists,  # int8 [chunks * CHUNK], read if HAS_MASK
     kinds,  # int32 [rows]
     scales,  # float32 [rows], log2(e) / temperature
     tops,  # float32 [rows, parts]
@@ -69,7 +69,7 @@ def scan_rows(
         loaded = tl.load(at + ids, mask=first + ids < width, other=float("-inf"))
     x = loaded.to(tl.float32)
     if HAS_MASK:
-        real = tl.load(exists + first + ids, mask=first + ids < width, other=0) != 0
+        real = tl.load(exists + first + ids) != 0  # padded to whole chunks: no masks here either
         x = tl.where(real, x, float("-inf"))
     highest = tl.max(x, 1)  # [BLOCKS]
     top = tl.max(highest, 0)
@@ -129,7 +129,7 @@ class RealIds:
     """Which ids exist. Read off the tokenizer once, so that no step has to look."""
 
     width: int  # all at and above it don't exist
-    mask: Tensor | None = None  # int8 [vocab], if holes lie below
+    mask: Tensor | None = None  # int8 [chunks * CHUNK], if holes lie below
 
     @staticmethod
     def of(allowed: Tensor | None, vocab: int) -> RealIds:
@@ -137,8 +137,11 @@ class RealIds:
         if allowed is None:
             return RealIds(vocab)
         width = int(allowed.nonzero().max()) + 1 if bool(allowed.any()) else 0
-        full = bool(allowed[:width].all())
-        return RealIds(width, None if full else allowed.to(torch.int8).contiguous())
+        if bool(allowed[:width].all()):
+            return RealIds(width)
+        padded = torch.zeros(triton.cdiv(vocab, CHUNK) * CHUNK, dtype=torch.int8)
+        padded[:vocab] = allowed
+        return RealIds(width, padded.to(allowed.device))
 
 
 @dataclass(frozen=True)

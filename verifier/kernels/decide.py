@@ -196,7 +196,5 @@ def decide(
         work.tokens, decisions, chunks, PARTS=triton.next_power_of_2(chunks), num_warps=1,
     )  # fmt: skip
     if has_pairs:
-        restore[(rows,)](
-            logits, logits.stride(0), pair_offsets, pair_ids, work.taken, num_warps=4
-        )
+        restore[(rows,)](logits, logits.stride(0), pair_offsets, pair_ids, work.taken, num_warps=4)
     return decisions

@@ -56,7 +56,7 @@ def _offer(
     plain = tl.where(weight > 0, noise / weight, float("inf"))
     weight = tl.where(ids == excluded, 0.0, weight)
     if HAS_Q:
-        for slot in range(0, q_count):
+        for slot in range(q_count):
             token = tl.load(q_row + slot)
             q = tl.load(q_probs_row + slot)
             if (q > 0.0) & (token >= first) & (token < end):

@@ -1,24 +1,35 @@
-"""Batches for the decision kernels, and the plain law of each row in float64.
+"""The decision in float64, row by row, as its definition reads: what tests and device checks compare with.
 
-The twin here is the definition, spelled out row by row and id by id with nothing shared with the kernels but
-the integer randomness; slow, and for tests only.
+Shares nothing with the kernels but the integer randomness. Slow, on any device. Tells how close each
+session came to deciding otherwise, so that rounding can be told from errors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from common import rng
-from verifier.kernels.decision import COUPLED, GREEDY, NO_Q, REJECTION, Adjustments, SamplingBatch, SparseQ
+from verifier.kernels.decision import (
+    COUPLED,
+    GREEDY,
+    NO_Q,
+    REJECTION,
+    Adjustments,
+    SamplingBatch,
+    SparseQ,
+)
 
 INFINITY = float("inf")
 
 
 @dataclass(frozen=True)
 class Batch:
+    """The arguments of a decision."""
+
     logits: Tensor
     draft: Tensor
     offsets: Tensor
@@ -28,9 +39,9 @@ class Batch:
     allowed: Tensor | None = None
 
 
-def sampling(sessions: int, vocab: int, **given) -> SamplingBatch:
+def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> SamplingBatch:
     """Every session at temperature 1 without filters, but for what is given (a value, or one each)."""
-    plain = {
+    plain: dict[str, tuple[Any, torch.dtype]] = {
         "rule": (NO_Q, torch.int8),
         "temperature": (1.0, torch.float32),
         "top_k": (vocab, torch.int32),
@@ -39,9 +50,9 @@ def sampling(sessions: int, vocab: int, **given) -> SamplingBatch:
         "seed": (7, torch.int64),
         "first_position": (11, torch.int64),
     }
-    made = {}
+    made: dict[str, Tensor] = {}
     for name, (value, dtype) in plain.items():
-        value = torch.as_tensor(given.get(name, value), dtype=dtype)
+        value = torch.as_tensor(given.get(name, value), dtype=dtype, device=device)
         made[name] = value.expand(sessions).contiguous()
     return SamplingBatch(**made)
 
@@ -76,7 +87,9 @@ def law(batch: Batch, row: int, session: int) -> Tensor:
     if top_p < 1:
         p = x.softmax(0)
         values, order = x.sort(descending=True)
-        over = p[order].cumsum(0) - p[order]  # ties: the first of them has the mass above all of them
+        over = (
+            p[order].cumsum(0) - p[order]
+        )  # ties: the first of them has the mass above all of them
         first = torch.searchsorted(-values, -x, right=False)
         keep = over[first] < top_p
         keep |= x == x.max()
@@ -88,7 +101,9 @@ def law(batch: Batch, row: int, session: int) -> Tensor:
 
 def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) -> tuple[int, float]:
     """The winner, and by what factor it won."""
-    e = rng.exponential(seed[None], torch.tensor([position]), torch.arange(len(weights)), purpose)
+    at = torch.tensor([position], device=seed.device)
+    ids = torch.arange(len(weights), device=seed.device)
+    e = rng.exponential(seed[None], at, ids, purpose)
     keys = torch.where(weights > 0, e[0].double() / weights, INFINITY)
     least, second = keys.topk(2, largest=False).values
     return int(keys.argmin()), float(second / least)
@@ -121,7 +136,8 @@ def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
                     break
                 continue
             if not last:
-                u = float(rng.uniform(seed[None], torch.tensor([position]), rng.Purpose.ACCEPT)[0])
+                at = torch.tensor([position], device=seed.device)
+                u = float(rng.uniform(seed[None], at, rng.Purpose.ACCEPT)[0])
                 chance, q = float(p[x]), torch.zeros_like(p)
                 if rule == REJECTION:
                     assert batch.q is not None
@@ -142,7 +158,3 @@ def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
         made.append((row - begin, token))
         margins.append(margin)
     return made, margins
-
-
-def with_rule(batch: Batch, rule: int) -> Batch:
-    return replace(batch, sampling=replace(batch.sampling, rule=torch.full_like(batch.sampling.rule, rule)))

@@ -1,0 +1,306 @@
+"""`python -m bench.device_kernels`: decision kernels on a GPU, checked, timed, against torch.
+
+`--small` runs every part in a tiny form under Triton's interpreter, to see that it works; its times mean
+nothing. `--tune` times tile sizes instead. Needs torch and triton, nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PER_SESSION = 8  # rows: seven drafts and the bonus token
+Q_WIDTH = 64
+# name: logits' shape, how they are decided. Rules are verifier.kernels.decision's.
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "no filter, q": {"rule": 2, "temperature": 0.8},
+    "top-k top-p, q": {"rule": 2, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
+    "top-k top-p, no q": {"rule": 1, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
+    "top-p, no q": {"rule": 1, "temperature": 0.8, "top_p": 0.95},
+    "min-p, no q": {"rule": 1, "temperature": 0.8, "min_p": 0.05},
+    "coupled": {"rule": 3, "temperature": 0.8},
+    "coupled top-k": {"rule": 3, "temperature": 0.8, "top_k": 50},
+    "top-p, flat": {"rule": 1, "temperature": 1.0, "top_p": 0.95, "flat": True},
+}
+LARGEST_ONLY_GREEDY = 2048  # rows at which only the main cases run, to stay within the time
+
+
+def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False) -> torch.Tensor:
+    """bfloat16 [rows, vocab]: noise, and unless flat a head of 64 ids as language models have it."""
+    x = torch.randn(rows, vocab, device=device, dtype=torch.bfloat16)
+    if not flat:
+        x *= 2
+        head = torch.randint(0, vocab, (rows, 64), device=device)
+        bonus = torch.linspace(14, 5, 64, device=device).to(torch.bfloat16)
+        x.scatter_add_(1, head, bonus.expand(rows, 64).contiguous())
+    return x
+
+
+def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) -> dict[str, Any]:
+    """One set: logits, drafts of which some stand, and the sampling."""
+    from bench.decision_twin import sampling
+    from verifier.kernels.decision import SparseQ
+
+    given = {name: value for name, value in case.items() if name != "flat"}
+    logits = logits_like(rows, vocab, device, bool(case.get("flat")))
+    n = min(Q_WIDTH, vocab)
+    scale = float(case.get("temperature", 1.0))
+    top, ids = (logits.float() / scale).topk(n, -1)
+    q = top.mul(0.9).softmax(-1)  # near p, not p
+    draft = ids.gather(1, torch.multinomial(q, 1))[:, 0]
+    sessions = rows // PER_SESSION
+    seeds = torch.randint(0, 1 << 62, (sessions,)).tolist()
+    return {
+        "logits": logits,
+        "draft": draft,
+        "offsets": torch.arange(sessions + 1, device=device) * PER_SESSION,
+        "sampling": sampling(sessions, vocab, str(device), seed=seeds, **given),
+        "q": SparseQ(ids.to(torch.int32), q) if case.get("rule") == 2 else None,
+    }
+
+
+def ours(one: dict[str, Any], real: Any, work: Any, greedy: bool) -> torch.Tensor:
+    """One decision by the kernels."""
+    from verifier.kernels.decide import decide, decide_greedy
+
+    if greedy:
+        return decide_greedy(one["logits"], one["draft"], one["offsets"], real, work)
+    return decide(
+        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], None, real, work
+    )
+
+
+def baseline(one: dict[str, Any], case: dict[str, Any]) -> torch.Tensor:
+    """The same in torch."""
+    from bench import device_baselines
+
+    if not case:
+        return device_baselines.greedy(one["logits"], one["draft"], PER_SESSION)
+    q = one["q"]
+    return device_baselines.sampled(
+        one["logits"], one["draft"], PER_SESSION, case["temperature"],
+        case.get("top_k", one["logits"].shape[1]), case.get("top_p", 1.0),
+        None if q is None else q.ids.long(), None if q is None else q.probs,
+    )  # fmt: skip
+
+
+def workspace(rows: int, vocab: int, device: torch.device, greedy: bool) -> Any:
+    from verifier.kernels.decide import Workspace
+
+    return Workspace.empty(rows, rows // PER_SESSION, vocab, torch.bfloat16, device, greedy=greedy)
+
+
+def check(rows: int, vocab: int, device: torch.device) -> list[dict[str, Any]]:
+    """Fresh random inputs against the float64 twin. Sessions that differ must have been close calls."""
+    from bench.decision_twin import Batch, decide_plainly
+    from common.kernels.scan import RealIds
+
+    checked = []
+    for name, case in CASES.items():
+        one = inputs(rows, vocab, device, case)
+        allowed = torch.ones(vocab, dtype=torch.bool, device=device)
+        allowed[vocab - vocab // 50 :] = False
+        real = RealIds.of(allowed, vocab)
+        work = workspace(rows, vocab, device, not case)
+        work.decisions.fill_(-99)  # every place must be written
+        got = [tuple(pair) for pair in ours(one, real, work, not case).tolist()]
+        s = one["sampling"] if case else _greedy(one["sampling"])
+        batch = Batch(one["logits"], one["draft"], one["offsets"], s, one["q"], None, allowed)
+        want, margins = decide_plainly(batch)
+        differ = [m for a, b, m in zip(got, want, margins, strict=True) if a != b]
+        checked.append(
+            {
+                "check": name,
+                "rows": rows,
+                "vocab": vocab,
+                "sessions": len(got),
+                "accepted": sum(length for length, _ in got),
+                "differ": len(differ),
+                "worst_margin": max(differ, default=0.0),
+                "right": all(margin < 1e-4 for margin in differ),
+            }
+        )
+    return checked
+
+
+def _greedy(sampling: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(sampling, rule=torch.zeros_like(sampling.rule))
+
+
+def measure(
+    rows: int, vocab: int, device: torch.device, copy: float, deadline: float
+) -> list[dict[str, Any]]:
+    """Every case at one shape: time, bytes of one reading of the logits, and the baseline's time."""
+    from bench.device_timing import microseconds, sets_for
+    from common.kernels.scan import RealIds
+
+    measured = []
+    real = RealIds(vocab)
+    size = rows * vocab * 2
+    for name, case in CASES.items():
+        if rows >= LARGEST_ONLY_GREEDY and name not in ("greedy", "top-k top-p, q"):
+            continue
+        if time.monotonic() > deadline:
+            measured.append({"kernel": name, "rows": rows, "vocab": vocab, "note": "no time left"})
+            continue
+        count = sets_for(size) if device.type == "cuda" else 1
+        sets = [inputs(rows, vocab, device, case) for _ in range(count)]
+        work = workspace(rows, vocab, device, not case)
+        mine = microseconds([partial(ours, one, real, work, not case) for one in sets], device)
+        theirs = None
+        if name != "coupled top-k" and "min_p" not in case:
+            calls: list[Callable[[], object]] = [partial(baseline, one, case) for one in sets[:8]]
+            theirs = microseconds(calls, device, 0.1)
+        measured.append(
+            {
+                "kernel": name,
+                "rows": rows,
+                "vocab": vocab,
+                "microseconds": round(mine, 2),
+                "bytes": size,
+                "share_of_copy": round(size / mine * 1e6 / copy, 3),
+                "baseline_microseconds": None if theirs is None else round(theirs, 2),
+                "times": None if theirs is None else round(theirs / mine, 2),
+            }
+        )
+        _tell(measured[-1])
+    return measured
+
+
+def _tell(row: dict[str, Any]) -> None:
+    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+
+
+def run(device: torch.device, small: bool = False, seconds: float = 90.0) -> list[dict[str, Any]]:
+    """Ceilings, checks, then times; JSON-able rows. Ends within `seconds`, and says what it left out."""
+    from bench.device_timing import copy_bandwidth, matmul_rate
+
+    deadline = time.monotonic() + seconds
+    copy, rate = copy_bandwidth(device), matmul_rate(device)
+    told: list[dict[str, Any]] = [
+        {"ceiling": "copy", "bytes_per_s": copy},
+        {"ceiling": "bf16 matmul", "flop_per_s": rate},
+    ]
+    for row in told:
+        _tell(row)
+    shapes = [(16, 1000)] if small else [(64, 151_936), (16, 262_144)]
+    for rows, vocab in shapes:
+        for row in check(rows, vocab, device):
+            _tell(row)
+            told.append(row)
+    shapes = [(8, 1000)] if small else [
+        (rows, vocab) for vocab in (151_936, 49_152, 262_144) for rows in (512, 64, 8, 2048)
+    ]  # fmt: skip
+    for rows, vocab in shapes:
+        told += measure(rows, vocab, device, copy, deadline)
+    return told
+
+
+def tune(device: torch.device) -> None:
+    """Times of the scan by chunk and warps, and of every launch of a filtered decision."""
+    import triton
+
+    from bench.device_timing import microseconds, sets_for
+    from common.kernels.scan import BLOCK, scan_rows
+
+    vocab = 151_936
+    for rows in (512, 64, 8):
+        sets = [logits_like(rows, vocab, device) for _ in range(sets_for(rows * vocab * 2))]
+        kinds = torch.full((rows,), 3, device=device, dtype=torch.int32)
+        scales = torch.full((rows,), 1.8, device=device)
+        for only_argmax in (True, False):
+            for chunk in (2048, 4096, 8192, 16384, 32768):
+                chunks = triton.cdiv(vocab, chunk)
+                tops, sums = (torch.empty(rows, chunks, device=device) for _ in range(2))
+                blocks = torch.empty(rows, chunks, device=device, dtype=torch.int32)
+                maxima = torch.empty(rows, chunks * (chunk // BLOCK), device=device)
+                for warps in (2, 4, 8, 16):
+                    if not 256 <= chunk // warps <= 4096:
+                        continue
+                    calls = [
+                        partial(
+                            scan_rows[(chunks, rows)], x, vocab, vocab, x, kinds, scales, tops,
+                            blocks, sums, maxima, chunks, CHUNK=chunk, BLOCK=BLOCK,
+                            HAS_MASK=False, ONLY_ARGMAX=only_argmax, num_warps=warps,
+                        )
+                        for x in sets
+                    ]  # fmt: skip
+                    took = microseconds(calls, device, 0.02)
+                    rate = rows * vocab * 2 / took / 1e6
+                    _tell(
+                        {
+                            "scan": "argmax" if only_argmax else "filtered",
+                            "rows": rows,
+                            "chunk": chunk,
+                            "warps": warps,
+                            "us": round(took, 2),
+                            "TB/s": round(rate, 2),
+                        }
+                    )
+
+
+def profile(device: torch.device) -> None:
+    """Microseconds of each launch of a decision, by torch's profiler."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    from common.kernels.scan import RealIds
+
+    for rows in (512, 64, 8):
+        for name, case in CASES.items():
+            vocab = 151_936
+            one = inputs(rows, vocab, device, case)
+            work = workspace(rows, vocab, device, not case)
+            ours(one, RealIds(vocab), work, not case)
+            torch.cuda.synchronize()
+            with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+                for _ in range(5):
+                    ours(one, RealIds(vocab), work, not case)
+                torch.cuda.synchronize()
+            times = {
+                event.key: round(event.self_device_time_total / event.count, 1)
+                for event in seen.key_averages()
+                if event.count >= 5
+            }
+            _tell({"profile": name, "rows": rows, **times})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="tiny, interpreted, on the CPU")
+    parser.add_argument("--tune", action="store_true", help="time tile sizes instead")
+    parser.add_argument("--profile", action="store_true", help="time every launch instead")
+    parser.add_argument("--seconds", type=float, default=90.0, help="stop measuring after these")
+    parser.add_argument("--seed", type=int, help="of the inputs; fresh ones if not given")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    given = parser.parse_args()
+    if given.small:
+        from common.kernels.interpreter import interpret
+
+        interpret()
+    seed = given.seed if given.seed is not None else time.time_ns() & 0xFFFFFFFF
+    print(f"seed {seed}")
+    torch.manual_seed(seed)
+    device = torch.device("cpu" if given.small else "cuda")
+    if given.tune:
+        tune(device)
+    elif given.profile:
+        profile(device)
+    else:
+        rows = run(device, given.small, given.seconds)
+        if given.json:
+            given.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

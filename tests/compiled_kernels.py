@@ -1,0 +1,161 @@
+"""Compiles every kernel for real GPUs, without one: `python -m tests.compiled_kernels 80 90 100`.
+
+A process of its own, since kernels are either interpreted or compiled. Prints one JSON object per kernel
+and target: registers, shared memory, spilled bytes. A new kernel adds a line to CASES.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from common.kernels import scan
+from verifier.kernels import adjust, draw, finish, sessions, settle
+
+
+@dataclass(frozen=True)
+class Case:
+    """One compilation: types by argument name, the rest are constants."""
+
+    name: str
+    kernel: Any  # a @triton.jit function
+    types: dict[str, str]  # argument -> "*bf16", "i32", …; all pointers count as 16-byte aligned
+    constants: dict[str, Any] = field(default_factory=dict)
+    multiples_of_16: tuple[str, ...] = ()  # integer arguments, as the launcher would find them
+    warps: int = 4
+    stages: int = 3
+
+
+LOGITS = {"logits": "*bf16", "row_stride": "i32", "width": "i32", "exists": "*i8"}
+SESSIONS = {
+    "session_offsets": "*i64", "row_sessions": "*i32", "kinds": "*i32", "scales": "*fp32",
+    "draft_tokens": "*i64", "sessions": "i32",
+}  # fmt: skip
+SAMPLING = {
+    "rule": "*i8", "temperature": "*fp32", "top_k": "*i32", "top_p": "*fp32", "min_p": "*fp32",
+    "seed": "*i64", "seeds": "*i64", "first_position": "*i64",
+}  # fmt: skip
+SCAN = {
+    "tops": "*fp32", "top_blocks": "*i32", "sums": "*fp32", "maxima": "*fp32", "parts": "i32",
+    "chunks": "i32", "blocks": "i32",
+}  # fmt: skip
+PAIRS = {
+    "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16", "bias": "*fp32",
+    "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32", "presence": "*fp32",
+    "frequency": "*fp32",
+}  # fmt: skip
+SETTLED = {
+    "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
+    "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
+    "decisions": "*i64", "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
+}  # fmt: skip
+DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
+WIDE = ("row_stride",)
+
+
+def _flags(mask: bool, q: bool, pairs: bool) -> dict[str, Any]:
+    return {"HAS_MASK": mask, "HAS_Q": q, "HAS_PAIRS": pairs}
+
+
+def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
+    return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy}
+
+
+def _settle(shift: int, padded: int = 8192, **flags: Any) -> dict[str, Any]:
+    fixed = {"LIMIT": 1024, "PARTS": 32, "PADDED": padded, "BLOCK": scan.BLOCK, "Q_PADDED": 64}
+    return {**fixed, "SHIFT": shift, **flags}
+
+
+def _draw(**flags: Any) -> dict[str, Any]:
+    return {"LIMIT": 1024, "CHUNK": draw.CHUNK, **flags}
+
+
+FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32"}
+FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16"}
+CASES = [
+    Case("scan, argmax", scan.scan_rows, DECISION, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan", scan.scan_rows, DECISION, _scan(False, False), WIDE, scan.WARPS),
+    Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
+    Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),
+    Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
+    Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
+    Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
+    Case("settle", settle.settle, DECISION, _settle(16, **_flags(False, True, False)), WIDE, 8),
+    Case("settle, all, fp32", settle.settle, FP32, _settle(0, **_flags(True, True, True)), WIDE, 8),
+    Case("draw", draw.draw, DECISION, _draw(**_flags(False, True, False)), WIDE),
+    Case("draw, all, fp32", draw.draw, FP32, _draw(**_flags(True, True, True)), WIDE),
+    Case(
+        "finish, greedy",
+        finish.finish_greedy,
+        DECISION,
+        {"PARTS": 32, "BLOCK": scan.BLOCK, "HAS_MASK": True},
+        WIDE,
+    ),
+    Case("finish", finish.finish, DECISION, {"PARTS": 32}, warps=1),
+]
+
+
+def compiled(case: Case, capability: int) -> dict[str, Any]:
+    """Compile one case and ask cuobjdump what it needs."""
+    names = case.kernel.arg_names
+    signature = {
+        name: "constexpr" if name in case.constants else case.types[name] for name in names
+    }
+    aligned = [
+        (at,)
+        for at, name in enumerate(names)
+        if signature[name].startswith("*") or name in case.multiples_of_16
+    ]
+    source = ASTSource(
+        case.kernel,
+        signature,
+        constexprs={name: case.constants[name] for name in names if name in case.constants},
+        attrs={at: [["tt.divisibility", 16]] for at in aligned},
+    )
+    made = triton.compile(
+        source,
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": case.warps, "num_stages": case.stages},
+    )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        usage = _usage(file.name)
+    return {
+        "kernel": case.name,
+        "target": f"sm_{capability}",
+        "warps": case.warps,
+        "registers": int(usage["REG"]),
+        "shared": made.metadata.shared,
+        "spilled": int(usage["LOCAL"]) + int(usage["STACK"]),
+        "wide_loads": len(re.findall(r"ld\.global[.\w]*\.v4\.b32", made.asm["ptx"])),
+    }
+
+
+def _usage(cubin: str) -> dict[str, str]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    told = subprocess.run(
+        [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
+    ).stdout
+    return dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+
+
+def main() -> None:
+    for capability in map(int, sys.argv[1:]):
+        for case in CASES:
+            print(json.dumps(compiled(case, capability)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
