@@ -247,6 +247,25 @@ def tune(device: torch.device) -> None:
                             "TB/s": round(rate, 2),
                         }
                     )
+    for name in ("top-k top-p, q", "no filter, q", "coupled"):
+        _tune_decision(device, name, vocab)
+
+
+def _tune_decision(device: torch.device, name: str, vocab: int) -> None:
+    from bench.device_timing import microseconds, sets_for
+    from common.kernels.scan import RealIds
+    from verifier.kernels import decide as module
+
+    for rows in (512, 64):
+        sets = [inputs(rows, vocab, device, CASES[name]) for _ in range(sets_for(rows * vocab * 2))]
+        work = workspace(rows, vocab, device, False)
+        usual = module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS
+        for warps in ((8, 4, 4), (4, 4, 4), (16, 4, 4), (8, 2, 4), (8, 8, 4), (8, 4, 2), (8, 4, 8)):
+            module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS = warps
+            calls = [partial(ours, one, RealIds(vocab), work, False) for one in sets]
+            took = microseconds(calls, device, 0.05)
+            _tell({"tune": name, "rows": rows, "warps": warps, "us": round(took, 2)})
+        module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS = usual
 
 
 def profile(device: torch.device) -> None:

@@ -19,8 +19,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from common.kernels import scan
-from verifier.kernels import adjust, draw, finish, sessions, settle
+from common.kernels import candidates, scan
+from drafter.kernels import propose
+from verifier.kernels import adjust, decide, draw, finish, sessions, settle
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Case:
     constants: dict[str, Any] = field(default_factory=dict)
     multiples_of_16: tuple[str, ...] = ()  # integer arguments, as the launcher would find them
     warps: int = 4
-    stages: int = 3
+    registers: int | None = None  # the launch's maxnreg
 
 
 LOGITS = {"logits": "*bf16", "row_stride": "i32", "width": "i32", "exists": "*i8"}
@@ -63,23 +64,34 @@ DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
 WIDE = ("row_stride",)
 
 
-def _flags(mask: bool, q: bool, pairs: bool) -> dict[str, Any]:
-    return {"HAS_MASK": mask, "HAS_Q": q, "HAS_PAIRS": pairs}
+PLAIN = {"HAS_MASK": False, "HAS_Q": True, "HAS_PAIRS": False}
+ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
+PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
+FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
 
 
 def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
     return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy}
 
 
-def _settle(shift: int, padded: int = 8192, **flags: Any) -> dict[str, Any]:
-    fixed = {"LIMIT": 1024, "PARTS": 32, "PADDED": padded, "BLOCK": scan.BLOCK, "Q_PADDED": 64}
-    return {**fixed, "SHIFT": shift, **flags}
+def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
+    return {**FILTER, "PADDED": 8192, "SHIFT": shift, "HAS_MASK": mask, "HAS_PAIRS": pairs}
 
 
-def _draw(**flags: Any) -> dict[str, Any]:
-    return {"LIMIT": 1024, "CHUNK": draw.CHUNK, **flags}
+def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
+    return {**FILTER, "Q_PADDED": 64, "SHIFT": shift, "WHOLE": whole, **flags}
 
 
+def _draw(flags: dict[str, bool]) -> dict[str, Any]:
+    return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, "Q_PADDED": 64, **flags}
+
+
+def _propose(shift: int, shared: bool) -> dict[str, Any]:
+    fixed = {"N": propose.Q_WIDTH, "PADDED": 8192, "SHIFT": shift}
+    return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
+
+
+STEPS = {**DECISION, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
 FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32"}
 FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16"}
 CASES = [
@@ -91,18 +103,18 @@ CASES = [
     Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
     Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
     Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
-    Case("settle", settle.settle, DECISION, _settle(16, **_flags(False, True, False)), WIDE, 8),
-    Case("settle, all, fp32", settle.settle, FP32, _settle(0, **_flags(True, True, True)), WIDE, 8),
-    Case("draw", draw.draw, DECISION, _draw(**_flags(False, True, False)), WIDE),
-    Case("draw, all, fp32", draw.draw, FP32, _draw(**_flags(True, True, True)), WIDE),
-    Case(
-        "finish, greedy",
-        finish.finish_greedy,
-        DECISION,
-        {"PARTS": 32, "BLOCK": scan.BLOCK, "HAS_MASK": True},
-        WIDE,
-    ),
+    Case("narrow", settle.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
+    Case("narrow, all", settle.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
+    Case("settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS),
+    Case("settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS),
+    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS),
+    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS),
+    Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS),
+    Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS),
+    Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
     Case("finish", finish.finish, DECISION, {"PARTS": 32}, warps=1),
+    Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
+    Case("propose, shared", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
 ]
 
 
@@ -126,7 +138,7 @@ def compiled(case: Case, capability: int) -> dict[str, Any]:
     made = triton.compile(
         source,
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": case.warps, "num_stages": case.stages},
+        options={"num_warps": case.warps, "maxnreg": case.registers},
     )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])

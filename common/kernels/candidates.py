@@ -29,9 +29,12 @@ def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
 
     highest: float32 [blocks]. Not the highest such value: it stops looking when little is left to gain.
     """
-    low = rank_of(top * 0 + float("-inf"), SHIFT)
-    high = rank_of(top, SHIFT) + 1
-    reach = tl.sum((highest >= top).to(tl.int32), 0) * 0 + 0x7FFFFFFF
+    real = highest > float("-inf")
+    reach = tl.sum(real.to(tl.int32), 0)  # all of them reach the least
+    least = tl.min(tl.where(real, highest, top), 0)
+    least = tl.where(reach >= count, least, float("-inf"))
+    low = rank_of(least, SHIFT)
+    high = tl.where(reach >= count, rank_of(top, SHIFT) + 1, low)
     while (high > low + 1) & (reach > count + count // 8 + 8):
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
         reached = tl.sum((highest >= value_of(middle, SHIFT)).to(tl.int32), 0)

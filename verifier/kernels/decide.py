@@ -1,9 +1,11 @@
-"""The decision on a GPU: one read of the logits, five small launches around it, nothing waits for the host.
+"""The decision on a GPU: one read of the logits, six small launches around it, nothing waits for the host.
 
     spread   rows learn their session                    sessions.py
     punch    adjusted ids are taken out (if any are)     adjust.py
     scan     every logit once                            common/kernels/scan.py
-    settle   law and acceptance of each row              settle.py
+    narrow   the candidates of each filtered row         settle.py
+    settle   law and acceptance of each row, twice:      settle.py
+             from candidates; from flat rows' logits
     draw     tokens of the rows that matter              draw.py
     finish   accepted lengths and next tokens            finish.py
     restore  adjusted ids are put back                   adjust.py
@@ -16,6 +18,7 @@ Launches depend on shapes only, and all memory is the workspace's, so that a CUD
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -30,7 +33,12 @@ from verifier.kernels.decision import Adjustments, SamplingBatch, SparseQ
 from verifier.kernels.draw import CHUNK, draw
 from verifier.kernels.finish import finish, finish_greedy
 from verifier.kernels.sessions import ROWS, spread
-from verifier.kernels.settle import settle
+from verifier.kernels.settle import narrow, settle
+
+NARROW_WARPS = 8
+SETTLE_WARPS = 4
+WHOLE_WARPS = 16
+DRAW_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,7 @@ def decide(
     q_width = q_ids.shape[1] if q is not None else 0
     pair_offsets = adjustments.offsets if adjustments is not None else offsets
     pair_ids = adjustments.ids if adjustments is not None else work.ids
+    q_padded = triton.next_power_of_2(max(q_width, 1))
     found = work.scan
     spread[(triton.cdiv(rows, int(ROWS.value)),)](
         offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
@@ -159,24 +168,32 @@ def decide(
             found.sums, found.parts, sessions, HAS_MASK=has_mask, num_warps=4,
         )  # fmt: skip
     scan(logits, real, found, work.kinds, work.scales)
-    settle[(rows,)](
-        logits, logits.stride(0), real.width, exists, draft_tokens, offsets, work.row_sessions,
-        work.kinds, work.scales, found.tops, found.top_blocks, found.sums, found.maxima, found.parts,
-        sampling.rule, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed,
-        sampling.first_position, q_ids, q_probs, q_width, pair_offsets, pair_ids, work.adjusted,
-        work.block_list, work.values, work.ids, work.row_values, work.candidates, work.best,
-        work.stops, sessions, found.chunks, found.maxima.shape[1],
-        LIMIT=LIMIT,
-        PARTS=triton.next_power_of_2(found.parts),
+    common: dict[str, Any] = {
+        "LIMIT": LIMIT,
+        "PARTS": triton.next_power_of_2(found.parts),
+        "BLOCK": BLOCK,
+        "SHIFT": 0 if has_pairs else shift_for(logits.dtype),
+        "HAS_MASK": has_mask,
+        "HAS_PAIRS": has_pairs,
+    }
+    narrow[(rows,)](
+        logits, logits.stride(0), real.width, exists, work.row_sessions, work.kinds, work.scales,
+        found.tops, found.sums, found.maxima, found.parts, sampling.top_k, sampling.top_p,
+        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values, work.ids,
+        work.row_values, work.candidates, sessions, found.maxima.shape[1],
         PADDED=triton.next_power_of_2(found.chunks) * (SCAN_CHUNK // BLOCK),
-        BLOCK=BLOCK,
-        SHIFT=0 if has_pairs else shift_for(logits.dtype),
-        Q_PADDED=triton.next_power_of_2(max(q_width, 1)),
-        HAS_MASK=has_mask,
-        HAS_Q=q is not None,
-        HAS_PAIRS=has_pairs,
-        num_warps=8,
+        num_warps=NARROW_WARPS,
+        **common,
     )  # fmt: skip
+    for whole, warps in ((False, SETTLE_WARPS), (True, WHOLE_WARPS)):
+        settle[(rows,)](
+            logits, logits.stride(0), real.width, exists, draft_tokens, offsets, work.row_sessions,
+            work.kinds, work.scales, found.tops, found.top_blocks, found.parts, sampling.rule,
+            sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.first_position,
+            q_ids, q_probs, q_width, pair_offsets, pair_ids, work.adjusted, work.values,
+            work.row_values, work.candidates, work.best, work.stops, sessions, found.chunks,
+            Q_PADDED=q_padded, WHOLE=whole, HAS_Q=q is not None, num_warps=warps, **common,
+        )  # fmt: skip
     chunks = work.keys.shape[1]
     draw[(chunks, rows)](
         logits, logits.stride(0), real.width, exists, draft_tokens, offsets, work.row_sessions,
@@ -186,10 +203,11 @@ def decide(
         work.tokens, sessions,
         LIMIT=LIMIT,
         CHUNK=CHUNK,
+        Q_PADDED=q_padded,
         HAS_MASK=has_mask,
         HAS_Q=q is not None,
         HAS_PAIRS=has_pairs,
-        num_warps=4,
+        num_warps=DRAW_WARPS,
     )  # fmt: skip
     finish[(sessions,)](
         draft_tokens, offsets, work.kinds, sampling.rule, work.best, work.stops, work.keys,

@@ -17,6 +17,7 @@ from verifier.kernels.sessions import first_stop
 
 CHUNK = 8192  # ids per program
 _PART = tl.constexpr(1024)
+_TOGETHER = tl.constexpr(4)
 _SAMPLED = tl.constexpr(SAMPLED)
 _NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
@@ -48,6 +49,7 @@ def _offer(
     q_row,
     q_probs_row,
     q_count,
+    Q_PADDED: tl.constexpr,
     HAS_Q: tl.constexpr,
 ):
     """Keys of a block of ids in [first, end): by the rule's own weights, and by p's."""
@@ -56,11 +58,16 @@ def _offer(
     plain = tl.where(weight > 0, noise / weight, float("inf"))
     weight = tl.where(ids == excluded, 0.0, weight)
     if HAS_Q:
-        for slot in range(q_count):
-            token = tl.load(q_row + slot)
-            q = tl.load(q_probs_row + slot)
-            if (q > 0.0) & (token >= first) & (token < end):
-                weight = tl.where(ids == token, tl.maximum(weight - q, 0.0), weight)
+        slots = tl.arange(0, Q_PADDED)
+        listed = tl.load(q_row + slots, mask=slots < q_count, other=-1)
+        near = (listed >= first) & (listed < end)
+        if tl.max(near.to(tl.int32), 0) != 0:  # most parts of a vocabulary hold none of them
+            for some in range(0, q_count, _TOGETHER):
+                for one in tl.static_range(_TOGETHER):  # that many loads at once
+                    there = some + one < q_count
+                    token = tl.load(q_row + some + one, mask=there, other=-1)
+                    q = tl.load(q_probs_row + some + one, mask=there, other=0.0)
+                    weight = tl.where(ids == token, tl.maximum(weight - q, 0.0), weight)
     return tl.where(weight > 0, noise / weight, float("inf")), plain
 
 
@@ -95,6 +102,7 @@ def draw(
     sessions,
     LIMIT: tl.constexpr,
     CHUNK: tl.constexpr,
+    Q_PADDED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
@@ -138,7 +146,7 @@ def draw(
                 kept = inside & (x >= cut) & (tl.exp2((x - top) * scale) >= least)
                 own, plain = _offer(
                     x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
-                    excluded, q_row, q_probs_row, q_count, HAS_Q,
+                    excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                 )  # fmt: skip
                 key, token = _sooner(key, token, own, some)
                 plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
@@ -151,7 +159,7 @@ def draw(
                 kept = kept & (tl.exp2((x - top) * scale) >= least)
                 own, plain = _offer(
                     x, some, first, first + _PART, kept, top, scale, mass, seed, position, purpose,
-                    excluded, q_row, q_probs_row, q_count, HAS_Q,
+                    excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                 )  # fmt: skip
                 key, token = _sooner(key, token, own, some)
                 plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
@@ -167,7 +175,7 @@ def draw(
                     kept = kept & (tl.exp2((x - top) * scale) >= least)
                     own, plain = _offer(
                         x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
-                        excluded, q_row, q_probs_row, q_count, HAS_Q,
+                        excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                     )  # fmt: skip
                     key, token = _sooner(key, token, own, some)
                     plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)

@@ -1,7 +1,8 @@
-"""What each row's law is, in four numbers, and whether its draft token stands under it.
+"""What each row's law is, in three numbers, and whether its draft token stands under it.
 
-After a scan: the maximum, the threshold that the filters leave, the mass kept, how many candidates were
-written down. One program per row. Refuses to know how tokens are drawn (verifier/kernels/draw.py).
+`narrow` finds a filtered row's few candidates after a scan; `settle` the exact threshold, the mass kept, and
+acceptance. One program per row, in two kernels, since the first wants all block maxima in registers and the
+second many rows at a time. Refuses to know how tokens are drawn (verifier/kernels/draw.py).
 """
 
 from __future__ import annotations
@@ -20,82 +21,54 @@ PART = tl.constexpr(256)
 
 
 @triton.jit
-def settle(
+def narrow(
     logits,
     row_stride,
     width,
     exists,
-    draft_tokens,  # int64 [rows]
-    session_offsets,  # int64 [sessions + 1]
     row_sessions,
     kinds,
     scales,
     tops,
-    top_blocks,
     sums,
     maxima,
     parts,
-    rule,
     top_k,
     top_p,
     min_p,
-    seed,
-    first_position,
-    q_ids,  # int32 [rows, q_width], read if HAS_Q
-    q_probs,
-    q_width,
     pair_offsets,  # Adjustments.offsets, read if HAS_PAIRS
     pair_ids,
     adjusted,
     block_list,  # int32 [rows, LIMIT], scratch
     values,  # float32 [rows, LIMIT], written: candidates of filtered rows
     ids,  # int32 [rows, LIMIT]
-    row_values,  # float32 [rows, 3], written: top, cut, mass kept
+    row_values,  # float32 [rows, 3], written: top, a floor under the cut, mass of all ids
     candidates,  # int32 [rows], written: how many; over LIMIT: none, the whole row must be read
-    best,  # int32 [rows], written for ARGMAX rows
-    stops,  # int32 [rows], written: 1 where the draft token doesn't stand
     sessions,
-    chunks,
     blocks,
     LIMIT: tl.constexpr,
     PARTS: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
-    Q_PADDED: tl.constexpr,
     HAS_MASK: tl.constexpr,
-    HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
     row = tl.program_id(0)
     kind = tl.load(kinds + row)
-    session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
-    is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
-    draft = tl.load(draft_tokens + row).to(tl.int32)
-    if kind == _ARGMAX:
-        token, top = row_argmax(
-            logits, row, row_stride, width, exists, tops, top_blocks, parts, chunks,
-            PARTS, BLOCK, HAS_MASK,
-        )  # fmt: skip
-        if HAS_PAIRS:
-            pair_top = tl.load(tops + row * parts + parts - 1)
-            pair = tl.load(top_blocks + row * parts + parts - 1)
-            lowest = tl.where(pair_top == top, tl.minimum(pair, token), token)
-            token = tl.where(pair_top > top, pair, lowest)
-        tl.store(best + row, token)
-        tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
     if kind >= _SAMPLED:
         scale = tl.load(scales + row)
         top, all_tops = row_top(tops, row, parts, parts, PARTS)
         part = tl.arange(0, PARTS)
         part_sums = tl.load(sums + row * parts + part, mask=part < parts, other=0.0)
         mass = tl.sum(part_sums * tl.exp2((all_tops - top) * scale), 0)
-        cut = top * 0 + float("-inf")
+        floor = top * 0 + float("-inf")
         count = row * 0 + LIMIT + 1
-        least = tl.load(min_p + session)
         if kind == _FILTERED:
+            session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
             keep_k = tl.load(top_k + session)
             keep_p = tl.load(top_p + session)
+            least = tl.load(min_p + session)
             first = row * 0
             end = row * 0
             if HAS_PAIRS:
@@ -120,35 +93,114 @@ def settle(
                 count = _append(
                     pair_ids, adjusted, first, end, floor, values, ids, row, count, LIMIT
                 )
-            if count <= LIMIT:
-                cut, mass = threshold(
-                    logits, row, row_stride, width, exists, adjusted, first, end, values, count,
-                    floor, top, scale, mass, keep_k, keep_p, least,
-                    False, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
-                )  # fmt: skip
-            else:
-                cut, mass = threshold(
-                    logits, row, row_stride, width, exists, adjusted, first, end, values, count,
-                    floor, top, scale, mass, keep_k, keep_p, least,
-                    True, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
-                )  # fmt: skip
         tl.store(row_values + row * 3, top)
-        tl.store(row_values + row * 3 + 1, cut)
+        tl.store(row_values + row * 3 + 1, floor)
         tl.store(row_values + row * 3 + 2, mass)
         tl.store(candidates + row, count)
+
+
+@triton.jit
+def settle(
+    logits,
+    row_stride,
+    width,
+    exists,
+    draft_tokens,  # int64 [rows]
+    session_offsets,  # int64 [sessions + 1]
+    row_sessions,
+    kinds,
+    scales,
+    tops,
+    top_blocks,
+    parts,
+    rule,
+    top_k,
+    top_p,
+    min_p,
+    seed,
+    first_position,
+    q_ids,  # int32 [rows, q_width], read if HAS_Q
+    q_probs,
+    q_width,
+    pair_offsets,  # Adjustments.offsets, read if HAS_PAIRS
+    pair_ids,
+    adjusted,
+    values,
+    row_values,  # float32 [rows, 3]: top, cut (a floor, before), mass kept (of all ids, before)
+    candidates,
+    best,  # int32 [rows], written for ARGMAX rows
+    stops,  # int32 [rows], written: 1 where the draft token doesn't stand
+    sessions,
+    chunks,
+    LIMIT: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SHIFT: tl.constexpr,
+    Q_PADDED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_Q: tl.constexpr,
+    HAS_PAIRS: tl.constexpr,
+):
+    """WHOLE: only filtered rows with more than LIMIT candidates, from all of their logits; else the others."""
+    row = tl.program_id(0)
+    kind = tl.load(kinds + row)
+    session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
+    is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
+    draft = tl.load(draft_tokens + row).to(tl.int32)
+    if WHOLE:
+        count = tl.load(candidates + row)
+        mine = (kind == _FILTERED) & (count > LIMIT)
+    elif kind == _ARGMAX:
+        count = row * 0
+        mine = kind == _SAMPLED  # it isn't
+        token, highest = row_argmax(
+            logits, row, row_stride, width, exists, tops, top_blocks, parts, chunks,
+            PARTS, BLOCK, HAS_MASK,
+        )  # fmt: skip
+        if HAS_PAIRS:
+            pair_top = tl.load(tops + row * parts + parts - 1)
+            pair = tl.load(top_blocks + row * parts + parts - 1)
+            lowest = tl.where(pair_top == highest, tl.minimum(pair, token), token)
+            token = tl.where(pair_top > highest, pair, lowest)
+        tl.store(best + row, token)
+        tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
+    else:
+        count = tl.load(candidates + row)
+        mine = (kind == _SAMPLED) | ((kind == _FILTERED) & (count <= LIMIT))
+    if mine:
+        scale = tl.load(scales + row)
+        top = tl.load(row_values + row * 3)
+        cut = tl.load(row_values + row * 3 + 1)
+        mass = tl.load(row_values + row * 3 + 2)
+        least = tl.load(min_p + session)
+        if kind == _FILTERED:
+            first = row * 0
+            end = row * 0
+            if HAS_PAIRS:
+                first = tl.load(pair_offsets + row).to(tl.int32)
+                end = tl.load(pair_offsets + row + 1).to(tl.int32)
+            keep_k = tl.load(top_k + session)
+            keep_p = tl.load(top_p + session)
+            cut, mass = threshold(
+                logits, row, row_stride, width, exists, adjusted, first, end, values, count,
+                cut, top, scale, mass, keep_k, keep_p, least,
+                WHOLE, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
+            )  # fmt: skip
+            tl.store(row_values + row * 3 + 1, cut)
+            tl.store(row_values + row * 3 + 2, mass)
         x = value_at(
             logits, row, row_stride, width, exists, pair_offsets, pair_ids, adjusted, draft,
             HAS_MASK, HAS_PAIRS,
         )  # fmt: skip
         share = tl.exp2((x - top) * scale)
         p = tl.where((x >= cut) & (share >= least), share / mass, 0.0)
-        if HAS_Q:
-            if tl.load(rule + session) == _REJECTION:
-                slot = tl.arange(0, Q_PADDED)
-                mine = slot < q_width
-                same = tl.load(q_ids + row * q_width + slot, mask=mine, other=-1) == draft
-                q = tl.load(q_probs + row * q_width + slot, mask=mine & same, other=0.0)
-                p = p / tl.sum(q, 0)  # accept with probability min(1, p / q)
+        if HAS_Q and tl.load(rule + session) == _REJECTION:
+            slot = tl.arange(0, Q_PADDED)
+            there = slot < q_width
+            same = tl.load(q_ids + row * q_width + slot, mask=there, other=-1) == draft
+            q = tl.load(q_probs + row * q_width + slot, mask=there & same, other=0.0)
+            p = p / tl.sum(q, 0)  # accept with probability min(1, p / q)
         offset = row - tl.load(session_offsets + session).to(tl.int32)
         position = tl.load(first_position + session).to(tl.int32) + offset
         u = uniform(tl.load(seed + session), position, ACCEPT)
