@@ -141,7 +141,7 @@ def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
                 chance, q = float(p[x]), torch.zeros_like(p)
                 if rule == REJECTION:
                     assert batch.q is not None
-                    q[batch.q.ids[row].long()] += batch.q.probs[row].double()
+                    q.index_add_(0, batch.q.ids[row].long(), batch.q.probs[row].double())
                     chance /= float(q[x])
                 margin = min(margin, abs(u - chance))
                 if u < chance:

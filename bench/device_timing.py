@@ -31,21 +31,32 @@ def microseconds(
         return (time.perf_counter() - start) * 1e6
     calls[0]()  # compiles; allocates handles
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
+    replay = _captured(calls)
+    replay()
     torch.cuda.synchronize()
-    first = _replay(graph)
-    times = [_replay(graph) for _ in range(max(3, min(30, int(budget / max(first, 1e-6)))))]
+    first = _timed(replay)
+    times = [_timed(replay) for _ in range(max(3, min(30, int(budget / max(first, 1e-6)))))]
     return statistics.median(times) * 1e6 / len(calls)
 
 
-def _replay(graph: torch.cuda.CUDAGraph) -> float:
+def _captured(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """One graph of all calls; the calls themselves, and a word about it, where torch can't capture them."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+    except RuntimeError as error:
+        print(f"not captured: {str(error).splitlines()[0]}")
+        torch.cuda.synchronize()
+        return lambda: [call() for call in calls]
+    return graph.replay
+
+
+def _timed(replay: Callable[[], object]) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    graph.replay()
+    replay()
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / 1e3
