@@ -1,7 +1,7 @@
-"""The decision in float64, row by row, as its definition reads: what tests and device checks compare with.
+"""The decision in float64 as its definition reads, row by row: what kernels are compared with.
 
-Shares nothing with the kernels but the integer randomness. Slow, on any device. Tells how close each
-session came to deciding otherwise, so that rounding can be told from errors.
+Shares nothing with the kernels but the integer randomness. Slow, on any device. Tells how close
+each session came to deciding otherwise, so that rounding can be told from errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batch:
 
 
 def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> SamplingBatch:
-    """Every session at temperature 1 without filters, but for what is given (a value, or one each)."""
+    """Every session at temperature 1 and unfiltered, but for what is given (one value, or each)."""
     plain: dict[str, tuple[Any, torch.dtype]] = {
         "rule": (NO_Q, torch.int8),
         "temperature": (1.0, torch.float32),
@@ -110,7 +110,7 @@ def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) ->
 
 
 def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
-    """Per session (accepted length, next token), and how far from a coin's edge the closest call was."""
+    """Per session (accepted length, next token), and how far its closest call was from the edge."""
     s = batch.sampling
     made: list[tuple[int, int]] = []
     margins: list[float] = []

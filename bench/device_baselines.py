@@ -1,7 +1,7 @@
-"""What decisions cost without our kernels: torch's argmax, vLLM's sort, two passes of softmax and noise.
+"""What decisions cost without our kernels: torch's argmax, vLLM's sort, softmax and noise.
 
-All sessions have the same number of rows here, which spares the baselines what raggedness would cost them.
-Nothing waits for the host, so that a CUDA graph can replay them too.
+All sessions have the same number of rows here, which spares the baselines what raggedness would
+cost them. Nothing waits for the host, so that a CUDA graph can replay them too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def sampled(
     q_ids: Tensor | None,  # int64 [rows, n]
     q_probs: Tensor | None,
 ) -> Tensor:
-    """vLLM's order: filter by a sort if there is a filter, softmax, accept, exponential noise on the rest."""
+    """vLLM's order: a sort if there is a filter, softmax, accept, noise over what is left."""
     x = logits.float() / temperature
     vocab = x.shape[1]
     if top_k < vocab or top_p < 1:
@@ -50,7 +50,7 @@ def sampled(
 
 
 def _filtered(x: Tensor, top_k: int, top_p: float) -> Tensor:
-    """vLLM's apply_top_k_top_p in torch: an ascending sort, thresholds on it, and back by a scatter."""
+    """vLLM's apply_top_k_top_p: an ascending sort, thresholds on it, and back by a scatter."""
     values, order = x.sort(dim=-1)
     if top_k < x.shape[1]:
         edge = values[:, x.shape[1] - top_k, None]

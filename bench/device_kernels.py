@@ -1,7 +1,7 @@
 """`python -m bench.device_kernels`: decision kernels on a GPU, checked, timed, against torch.
 
-`--small` runs every part in a tiny form under Triton's interpreter, to see that it works; its times mean
-nothing. `--tune` times tile sizes instead. Needs torch and triton, nothing else.
+`--small` runs every part in a tiny form under Triton's interpreter, to see that it works; its times
+mean nothing. `--tune` times tile sizes instead. Needs torch and triton, nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGEST_ONLY_GREEDY = 2048  # rows at which only the main cases run, to stay wit
 
 
 def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False) -> torch.Tensor:
-    """bfloat16 [rows, vocab]: noise, and unless flat a head of 64 ids as language models have it."""
+    """bfloat16 [rows, vocab]: noise, and unless flat a head of 64 ids as models have it."""
     x = torch.randn(rows, vocab, device=device, dtype=torch.bfloat16)
     if not flat:
         x *= 2
@@ -99,7 +99,7 @@ def workspace(rows: int, vocab: int, device: torch.device, greedy: bool) -> Any:
 
 
 def check(rows: int, vocab: int, device: torch.device) -> list[dict[str, Any]]:
-    """Fresh random inputs against the float64 twin. Sessions that differ must have been close calls."""
+    """Fresh random inputs against the float64 twin. What differs must have been a close call."""
     from bench.decision_twin import Batch, decide_plainly
     from common.kernels.scan import RealIds
 
@@ -140,7 +140,7 @@ def _greedy(sampling: Any) -> Any:
 def measure(
     rows: int, vocab: int, device: torch.device, copy: float, deadline: float
 ) -> list[dict[str, Any]]:
-    """Every case at one shape: time, bytes of one reading of the logits, and the baseline's time."""
+    """Every case at one shape: time, bytes of reading the logits once, the baseline's time."""
     from bench.device_timing import microseconds, sets_for
     from common.kernels.scan import RealIds
 
@@ -237,7 +237,7 @@ def _tell(row: dict[str, Any]) -> None:
 
 
 def run(device: torch.device, small: bool = False, seconds: float = 90.0) -> list[dict[str, Any]]:
-    """Ceilings, checks, then times; JSON-able rows. Ends within `seconds`, and says what it left out."""
+    """Ceilings, checks, then times; JSON-able rows. After `seconds` it leaves out, and says so."""
     from bench.device_timing import copy_bandwidth, matmul_rate
 
     deadline = time.monotonic() + seconds

@@ -1,7 +1,7 @@
 """Time on a device, and the two ceilings that times are held against.
 
-On a GPU: calls are captured into one CUDA graph and its replays timed by events, median over replays. On the
-CPU: the wall clock, which says that something runs and nothing more.
+On a GPU: calls are captured into one CUDA graph and its replays timed by events, median over
+replays. On the CPU: the wall clock, which says that something runs and nothing more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def microseconds(
 
 
 def _captured(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One graph of all calls; the calls themselves, and a word about it, where torch can't capture them."""
+    """One graph of all calls; the calls themselves, and a word, where torch can't capture them."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):

@@ -1,7 +1,7 @@
 """Compiles every kernel for real GPUs, without one: `python -m tests.compiled_kernels 80 90 100`.
 
-A process of its own, since kernels are either interpreted or compiled. Prints one JSON object per kernel
-and target: registers, shared memory, spilled bytes. A new kernel adds a line to CASES.
+A process of its own, since kernels are either interpreted or compiled. Prints one JSON object per
+kernel and target: registers, shared memory, spilled bytes. A new kernel adds a line to CASES.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ SCAN = {
     "chunks": "i32", "blocks": "i32",
 }  # fmt: skip
 PAIRS = {
-    "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16", "bias": "*fp32",
-    "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32", "presence": "*fp32",
-    "frequency": "*fp32",
+    "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16",
+    "bias": "*fp32", "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32",
+    "presence": "*fp32", "frequency": "*fp32",
 }  # fmt: skip
 SETTLED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",

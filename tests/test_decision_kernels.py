@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -63,7 +64,8 @@ def decided(batch: Batch, spare: int = 0) -> list[tuple[int, int]]:
     before = batch.logits.clone()
     real = RealIds.of(batch.allowed, vocab)
     made = decide(
-        batch.logits, batch.draft, batch.offsets, batch.sampling, batch.q, batch.adjustments, real, work
+        batch.logits, batch.draft, batch.offsets, batch.sampling, batch.q, batch.adjustments, real,
+        work,
     )  # fmt: skip
     assert torch.equal(batch.logits, before), "logits are as they were"
     return [(int(accepted), int(token)) for accepted, token in made]
@@ -86,7 +88,7 @@ def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Ba
     logits = (torch.randn(int(offsets[-1]), vocab) * 2).to(dtype)
     logits[:, 3::7] += 3
     draft = likely_drafts(logits, offsets)
-    given = {**LAWS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
+    given: dict[str, Any] = {**LAWS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
     made = sampling(len(drafts), vocab, seed=[1, 2, -3, 1 << 40, 5, 6], **given)
     allowed = torch.ones(vocab, dtype=torch.bool)
     allowed[vocab - 1] = False

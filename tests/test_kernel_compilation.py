@@ -1,4 +1,4 @@
-"""Every kernel becomes machine code for the GPUs that are meant, and keeps its values in registers."""
+"""Every kernel becomes machine code for the GPUs that are meant, with its values in registers."""
 
 from __future__ import annotations
 

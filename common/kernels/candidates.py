@@ -1,12 +1,14 @@
-"""The few ids of a row that can pass its filters, and the exact threshold among them, without sorting.
+"""The few ids of a row that can pass its filters, and the exact threshold, without sorting.
 
-A scan leaves every block's maximum. From those follows a floor that certainly lies at or under the filters'
-threshold; blocks whose maximum reaches it are read again, and what reaches it in them is a candidate. The
-threshold is then found among candidates by halving an interval of float ranks, counting ids or adding
-masses, which is exact: it depends on values alone, as the filters' definition does. Rows with more than
-LIMIT candidates (flat laws) take the same search over the whole row, one program for each: correct, slower.
+A scan leaves every block's maximum. From those follows a floor that certainly lies at or under the
+filters' threshold; blocks whose maximum reaches it are read again, and what reaches it in them is a
+candidate. The threshold is then found among candidates by halving an interval of float ranks,
+counting ids or adding masses, which is exact: it depends on values alone, as the filters'
+definition does. Rows with more than LIMIT candidates (flat laws) take the same search over the
+whole row, one program for each: correct, slower.
 
-Nothing here uses atomics, so the same row gives the same bits in every batch. Device functions only.
+Nothing here uses atomics, so the same row gives the same bits in every batch. Device functions
+only.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ _WHOLE_PART = tl.constexpr(4096)  # ids of a whole row looked at at a time
 
 @triton.jit
 def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
-    """A value that at least `count` ids reach, since the maxima of that many blocks do; -inf if fewer exist.
+    """A value that at least `count` ids reach, as that many blocks' maxima do; -inf if fewer exist.
 
-    highest: float32 [blocks]. Not the highest such value: it stops looking when little is left to gain.
+    highest: float32 [blocks]. Not the highest such value: it stops when little is left to gain.
     """
     real = highest > float("-inf")
     reach = tl.sum(real.to(tl.int32), 0)  # all of them reach the least
@@ -47,10 +49,10 @@ def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
 
 @triton.jit
 def floor_for_mass(highest, top, scale, rest, others, BLOCK: tl.constexpr):
-    """A value under which all ids together weigh less than `rest` (relative to exp2(0) at the top), or -inf.
+    """A value under which all ids together weigh less than `rest` (the top weighs 1), or -inf.
 
-    highest: float32 [blocks]; others: how many further ids may lie anywhere. A block whose maximum lies
-    under the value weighs at most BLOCK times its maximum; in any other all ids but one may lie just under it.
+    highest: float32 [blocks]; others: how many further ids may lie anywhere. A block whose maximum
+    lies under the value weighs at most BLOCK times that; in others all but one may lie just under.
     """
     depth = (top - highest) * scale  # [blocks] >= 0, in powers of two
     near = top * 0
@@ -85,7 +87,7 @@ def collect(
     BLOCK: tl.constexpr,
     HAS_MASK: tl.constexpr,
 ):
-    """Write the ids that reach `floor`, ascending, and their values. Returns how many; LIMIT hold at most."""
+    """Write the ids that reach `floor`, ascending, and their values. Returns how many reach it."""
     block = tl.arange(0, PADDED)
     wanted = (highest >= floor) & (highest > float("-inf"))
     blocks = tl.sum(wanted.to(tl.int32), 0)
@@ -151,7 +153,7 @@ def weigh(
     HAS_MASK: tl.constexpr,
     HAS_EXTRA: tl.constexpr,
 ):
-    """How many ids lie over `cut`, or what exp((x - top) / T) of them adds up to. float32, in fixed order."""
+    """Ids over `cut`: their number, or the sum of their exp((x - top) / T), in fixed order."""
     total = top * 0
     if WHOLE:
         for first in range(0, width, _WHOLE_PART):
@@ -196,10 +198,10 @@ def threshold(
     HAS_MASK: tl.constexpr,
     HAS_EXTRA: tl.constexpr,
 ):
-    """(cut, mass): ids with x >= cut and exp((x - top) / T) >= min_p are kept, and weigh `mass` together.
+    """(cut, mass): x >= cut and exp((x - top) / T) >= min_p are kept and weigh `mass` together.
 
-    top_k keeps values that fewer than k ids exceed, top_p those that are exceeded by less than that mass
-    of what top_k left; width and 1 switch them off. whole_mass: of all ids, relative to the top.
+    top_k keeps values that fewer than k ids exceed, top_p those that are exceeded by less than that
+    mass of what top_k left; width and 1 switch them off. whole_mass: of all ids; the top weighs 1.
     """
     low = rank_of(floor, SHIFT)
     last = rank_of(top, SHIFT)

@@ -1,6 +1,7 @@
 """Running kernels without a GPU, through Triton's interpreter: for tests and small trials.
 
-Must be asked for before anything imports triton, since kernels become interpreted where they are defined.
+Must be asked for before anything imports triton, since kernels become interpreted where they are
+defined.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Floats as integers in the same order, so that a threshold is found by halving an interval of them.
+"""Floats as integers in the same order, so that thresholds are found by halving intervals.
 
-A float's bits, with the sign folded in, order as the float does; bfloat16 and float16 values have low bits
-that are all equal, and SHIFT drops them: 16 and 13 steps at most, not 32. Device functions only.
+A float's bits, with the sign folded in, order as the float does; bfloat16 and float16 values have
+low bits that are all equal, and SHIFT drops them: 16 and 13 steps at most, not 32. Device functions
+only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def rank_of(value, SHIFT: tl.constexpr):
-    """int32, increasing in the float32 `value` (-0.0 ranks under 0.0; compare values, not ranks)."""
+    """int32, increasing in the float32 `value`. -0.0 ranks under 0.0: compare values, not ranks."""
     bits = value.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
 

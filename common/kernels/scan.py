@@ -1,10 +1,11 @@
 """One read of the logits: what every later step needs to know of each row, and never asks twice.
 
-A row of the vocabulary is cut into chunks of CHUNK ids, one program each, and a chunk into blocks of
-BLOCK consecutive ids. Kept of a chunk: its maximum and the first block that holds it; for sampled rows
-the sum of exp((x - maximum) / T); for filtered rows every block's maximum. The last is what makes filters
-cheap: a value that few block maxima reach is reached by ids of those blocks only, so that they alone are
-read again (common/kernels/candidates.py). Chunks never depend on the batch, so neither does a sum.
+A row of the vocabulary is cut into chunks of CHUNK ids, one program each, and a chunk into blocks
+of BLOCK consecutive ids. Kept of a chunk: its maximum and the first block that holds it; for
+sampled rows the sum of exp((x - maximum) / T); for filtered rows every block's maximum. The last is
+what makes filters cheap: a value that few block maxima reach is reached by ids of those blocks
+only, so that they alone are read again (common/kernels/candidates.py). Chunks never depend on the
+batch, so neither does a sum.
 
 Both services use this. Refuses to know sessions, rules, drafts and randomness.
 """
@@ -29,7 +30,7 @@ _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 
 @triton.jit
 def logits_at(logits, row, row_stride, ids, inside, exists, HAS_MASK: tl.constexpr):
-    """float32 logits of one row at `ids` (a block); -inf where not `inside` or where no such id exists."""
+    """float32 logits of one row at a block of ids; -inf where not `inside` or no such id exists."""
     at = logits + row.to(tl.int64) * row_stride
     x = tl.load(at + ids, mask=inside, other=float("-inf")).to(tl.float32)
     if HAS_MASK:
@@ -161,12 +162,11 @@ class Scan:
     ) -> Scan:
         chunks = triton.cdiv(vocab, CHUNK)
         parts = chunks + extra
-        made = {"device": device, "dtype": torch.float32}
         return Scan(
-            torch.empty(rows, parts, **made),
+            torch.empty(rows, parts, device=device),
             torch.empty(rows, parts, device=device, dtype=torch.int32),
-            torch.empty(rows, parts, **made),
-            torch.empty(rows if filters else 0, chunks * (CHUNK // BLOCK), **made),
+            torch.empty(rows, parts, device=device),
+            torch.empty(rows if filters else 0, chunks * (CHUNK // BLOCK), device=device),
             chunks,
             parts,
         )

@@ -1,11 +1,11 @@
-"""Draft tokens on a GPU: the shared vocabulary's argmax or sample, already in target ids, and its q row.
+"""Draft tokens on a GPU: the shared vocabulary's argmax or sample, in target ids, and its q row.
 
     scan      every draft logit once, ids without a target id left out    common/kernels/scan.py
     propose   token, target id, and the N ids that q is made of
 
-q is the law sampled from, exactly: the masked, scaled, filtered law cut to its N largest ids (of equal
-values the lowest ids) and renormalised. The twin is drafter/kernels/reference.py. Refuses to know sessions
-and models: a row is a draft step of someone.
+q is the law sampled from, exactly: the masked, scaled, filtered law cut to its N largest ids (of
+equal values the lowest ids) and renormalised. The twin is drafter/kernels/reference.py. Refuses to
+know sessions and models: a row is a draft step of someone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def propose(
     HAS_MASK: tl.constexpr,
     HAS_MAP: tl.constexpr,
 ):
-    """One program per row. A row with over LIMIT ids at the edge (equal logits) proposes its argmax alone."""
+    """One program per row. Over LIMIT equal logits at the edge: the argmax alone."""
     row = tl.program_id(0)
     token, top = row_argmax(
         logits, row, row_stride, width, exists, tops, top_blocks, chunks, chunks,
@@ -156,7 +156,7 @@ class SharedIds:
 
     @staticmethod
     def of(targets: Tensor | None, shared: Tensor | None, vocab: int) -> SharedIds:
-        """targets: int [vocab], read where shared (bool [vocab]) holds; both None for one vocabulary.
+        """targets: int [vocab], read where shared (bool [vocab]) holds; None for one vocabulary.
 
         Synchronises with the device: not for a step.
         """
@@ -194,14 +194,17 @@ class Workspace:
     @staticmethod
     def empty(rows: int, vocab: int, device: torch.device, q_width: int = Q_WIDTH) -> Workspace:
         """q_width: a power of two."""
-        whole = {"device": device, "dtype": torch.int32}
+
+        def integers(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
         return Workspace(
             Scan.empty(rows, vocab, device),
-            torch.empty(rows, LIMIT, **whole),
+            integers(rows, LIMIT),
             torch.empty(rows, LIMIT, device=device),
-            torch.empty(rows, LIMIT, **whole),
-            torch.empty(rows, 2, **whole),
-            torch.empty(rows, q_width, **whole),
+            integers(rows, LIMIT),
+            integers(rows, 2),
+            integers(rows, q_width),
             torch.empty(rows, q_width, device=device),
         )
 

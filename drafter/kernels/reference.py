@@ -1,4 +1,4 @@
-"""Plain torch: what drafter/kernels/propose.py computes, row by row; the CPU path and the test oracle.
+"""Plain torch: what drafter/kernels/propose.py computes, row by row; CPU path and test oracle.
 
 Pure functions: inputs are never written. Refuses to know sessions and models.
 """
@@ -22,8 +22,9 @@ def masked_law(
 ) -> Tensor:
     """q, float32 [draft vocab]: masked, scaled, filtered by value, cut to its q_width largest ids.
 
-    top_k keeps values that fewer than k ids exceed, top_p those that less than that mass exceeds, min_p
-    those of at least that share of the largest. Of equal values at the cut the lowest ids stay.
+    top_k keeps values that fewer than k ids exceed, top_p those that less than that mass exceeds,
+    min_p those of at least that share of the largest. Of equal values at the cut the lowest ids
+    stay.
     """
     x = logits.float()
     if shared is not None:
@@ -35,9 +36,7 @@ def masked_law(
     p = values.softmax(0)
     if top_p < 1:
         over = p.cumsum(0) - p
-        over = over[
-            torch.searchsorted(-values, -values)
-        ]  # equal values are exceeded by the same mass
+        over = over[torch.searchsorted(-values, -values)]  # equal values: the same mass
         p = torch.where((over < top_p) | (values == values[0]), p, 0.0)
     p = torch.where(p >= min_p * p[0], p, 0.0)
     p[q_width:] = 0.0
@@ -51,7 +50,7 @@ def propose_row(
     position: int,  # in the target's sequence
     coupled: bool,
 ) -> tuple[int, int]:
-    """(draft id, target id) drawn from q: the least exponential / q, with noise keyed by target ids."""
+    """(draft id, target id) drawn from q: the least exponential / q, noise keyed by target ids."""
     ids = q.nonzero()[:, 0]
     mapped = ids if targets is None else targets[ids].long()
     purpose = rng.Purpose.COUPLED if coupled else rng.Purpose.PROPOSE

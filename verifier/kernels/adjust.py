@@ -1,10 +1,11 @@
 """Logit bias, penalties and ids that may not come yet, on the few (row, id) pairs that have any.
 
-The adjusted value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for some ids
-would cost more than the decision. So the pairs are taken out: `punch` keeps each adjusted value beside the
-logits and leaves -inf in its place, every later kernel reads the row as usual and the row's pairs as one
-part more, and `restore` puts the logits back bit for bit. Whoever shares the logits with this
-stream's decision sees them unchanged before and after it; only in between they have holes.
+The adjusted value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for some
+ids would cost more than the decision. So the pairs are taken out: `punch` keeps each adjusted value
+beside the logits and leaves -inf in its place, every later kernel reads the row as usual and the
+row's pairs as one part more, and `restore` puts the logits back bit for bit. Whoever shares the
+logits with this stream's decision sees them unchanged before and after it; only in between they
+have holes.
 
 An id stands once in a row's list at most. Refuses to know filters, drafts and randomness.
 """
@@ -45,7 +46,7 @@ def punch(
     sessions,
     HAS_MASK: tl.constexpr,
 ):
-    """One program per row: adjusted = (1) bias, (2) repetition, (3) presence and frequency, (4) banned."""
+    """One program per row: (1) bias, (2) repetition, (3) presence and frequency, (4) banned."""
     row = tl.program_id(0)
     session = tl.load(row_sessions + row)
     first = tl.load(offsets + row).to(tl.int32)

@@ -1,4 +1,4 @@
-"""The decision on a GPU: one read of the logits, six small launches around it, nothing waits for the host.
+"""The decision on a GPU: one read of the logits and six small launches; nothing waits for the host.
 
     spread   rows learn their session                    sessions.py
     punch    adjusted ids are taken out (if any are)     adjust.py
@@ -10,9 +10,10 @@
     finish   accepted lengths and next tokens            finish.py
     restore  adjusted ids are put back                   adjust.py
 
-A batch of greedy sessions takes scan and finish_greedy alone. The twin is verifier/kernels/reference.py: the
-same integers from the same numbers, but for sums that rounding leaves on the other side of a threshold.
-Launches depend on shapes only, and all memory is the workspace's, so that a CUDA graph may hold them.
+A batch of greedy sessions takes scan and finish_greedy alone. The twin is
+verifier/kernels/reference.py: the same integers from the same numbers, but for sums that rounding
+leaves on the other side of a threshold. Launches depend on shapes only, and all memory is the
+workspace's, so that a CUDA graph may hold them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def decide_greedy(
     real: RealIds,
     work: Workspace,
 ) -> Tensor:
-    """int64 [sessions, 2]: accepted length and next token of greedy sessions (reference.decide_greedy)."""
+    """int64 [sessions, 2]: accepted length and next token of greedy sessions."""
     sessions = len(offsets) - 1
     decisions = work.decisions[:sessions]
     if not sessions:
@@ -156,8 +157,9 @@ def decide(
     q_padded = triton.next_power_of_2(max(q_width, 1))
     found = work.scan
     spread[(triton.cdiv(rows, int(ROWS.value)),)](
-        offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
-        work.row_sessions, work.kinds, work.scales, rows, sessions, real.width, num_warps=4,
+        offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p,
+        sampling.min_p, work.row_sessions, work.kinds, work.scales, rows, sessions,
+        real.width, num_warps=4,
     )  # fmt: skip
     if adjustments is not None and has_pairs:
         punch[(rows,)](
@@ -179,8 +181,8 @@ def decide(
     narrow[(rows,)](
         logits, logits.stride(0), real.width, exists, work.row_sessions, work.kinds, work.scales,
         found.tops, found.sums, found.maxima, found.parts, sampling.top_k, sampling.top_p,
-        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values, work.ids,
-        work.row_values, work.candidates, sessions, found.maxima.shape[1],
+        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values,
+        work.ids, work.row_values, work.candidates, sessions, found.maxima.shape[1],
         PADDED=triton.next_power_of_2(found.chunks) * (SCAN_CHUNK // BLOCK),
         num_warps=NARROW_WARPS,
         **common,

@@ -1,4 +1,4 @@
-"""What a decision is made of, for the plain-torch twin and the kernels alike. Shapes, no arithmetic."""
+"""What a decision is made of, for the plain-torch twin and the kernels alike. No arithmetic."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Drawing a token from a settled row: Gumbel-max, the id of the least exponential / weight.
 
 A row is drawn from where its draw can matter: a session's first row that stopped, or every row of a
-coupled session, whose rows stop by their draws. Filtered rows look at their candidates only, others at the
-vocabulary, a chunk of it per program. Beside the least of the rule's own weights a part keeps the least
-of p's, for residuals that rounding leaves empty. Refuses to know filters and acceptance.
+coupled session, whose rows stop by their draws. Filtered rows look at their candidates only, others
+at the vocabulary, a chunk of it per program. Beside the least of the rule's own weights a part
+keeps the least of p's, for residuals that rounding leaves empty. Refuses to know filters and
+acceptance.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def draw(
     row_values,
     candidates,
     stops,
-    keys,  # float32 [rows, chunks, 2], written for rows that are drawn: the rule's own least, p's least
+    keys,  # float32 [rows, chunks, 2], written for drawn rows: the rule's own least, p's least
     tokens,  # int32 [rows, chunks, 2], written: whose they are
     sessions,
     LIMIT: tl.constexpr,

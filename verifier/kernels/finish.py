@@ -33,7 +33,7 @@ def finish_greedy(
     BLOCK: tl.constexpr,
     HAS_MASK: tl.constexpr,
 ):
-    """For batches of greedy sessions only: argmax and acceptance in one, straight after the scan."""
+    """For batches of greedy sessions only: argmax and acceptance, straight after the scan."""
     session = tl.program_id(0)
     begin = tl.load(session_offsets + session).to(tl.int32)
     end = tl.load(session_offsets + session + 1).to(tl.int32)

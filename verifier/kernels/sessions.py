@@ -53,7 +53,7 @@ def spread(
 
 @triton.jit
 def first_stop(stops, first, end):
-    """The first row in [first, end) whose draft token didn't stand; a session's last row always stops."""
+    """The first row in [first, end) whose draft token didn't stand; the last row always stops."""
     stop = end - 1
     for start in range(first, end, ROWS):
         row = start + tl.arange(0, ROWS)

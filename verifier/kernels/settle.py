@@ -1,8 +1,9 @@
 """What each row's law is, in three numbers, and whether its draft token stands under it.
 
-`narrow` finds a filtered row's few candidates after a scan; `settle` the exact threshold, the mass kept, and
-acceptance. One program per row, in two kernels, since the first wants all block maxima in registers and the
-second many rows at a time. Refuses to know how tokens are drawn (verifier/kernels/draw.py).
+`narrow` finds a filtered row's few candidates after a scan; `settle` the exact threshold, the mass
+kept, and acceptance. One program per row, in two kernels, since the first wants all block maxima in
+registers and the second many rows at a time. Refuses to know how tokens are drawn
+(verifier/kernels/draw.py).
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def settle(
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
-    """WHOLE: only filtered rows with more than LIMIT candidates, from all of their logits; else the others."""
+    """WHOLE: filtered rows with over LIMIT candidates, from all their logits; else the others."""
     row = tl.program_id(0)
     kind = tl.load(kinds + row)
     session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
@@ -209,7 +210,7 @@ def settle(
 
 @triton.jit
 def _append(pair_ids, adjusted, first, end, floor, values, ids, row, count, LIMIT: tl.constexpr):
-    """Write the adjusted ids that reach `floor` behind the candidates. Returns how many there are now."""
+    """Write the adjusted ids that reach `floor` behind the candidates. Returns their number now."""
     for start in range(first, end, PART):
         at = start + tl.arange(0, PART)
         x = tl.load(adjusted + at, mask=at < end, other=float("-inf"))
