@@ -58,7 +58,8 @@ PAIRS = {
 SETTLED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
     "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
-    "decisions": "*i64", "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
+    "decisions": "*i64", "few": "*i32", "many": "*i32", "drawn": "*i32", "q_ids": "*i32",
+    "q_probs": "*fp32", "q_width": "i32",
 }  # fmt: skip
 DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
 WIDE = ("row_stride",)
@@ -109,10 +110,11 @@ CASES = [
     Case("settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS),
     Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS),
     Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS),
-    Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS),
-    Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS),
+    Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS, 128),
+    Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS, 128),
     Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
-    Case("finish", finish.finish, DECISION, {"PARTS": 32}, warps=1),
+    Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
+    Case("finish", finish.finish, DECISION, {"PARTS": 32, "LIMIT": candidates.LIMIT}, warps=1),
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
     Case("propose, shared", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
 ]

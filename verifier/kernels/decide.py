@@ -1,4 +1,4 @@
-"""The decision on a GPU: one read of the logits and six small launches; nothing waits for the host.
+"""The decision on a GPU: one read of the logits, some small launches, and no wait for the host.
 
     spread   rows learn their session                    sessions.py
     punch    adjusted ids are taken out (if any are)     adjust.py
@@ -6,7 +6,8 @@
     narrow   the candidates of each filtered row         settle.py
     settle   law and acceptance of each row, twice:      settle.py
              from candidates; from flat rows' logits
-    draw     tokens of the rows that matter              draw.py
+    choose   the rows whose draw matters                 sessions.py
+    draw     their tokens                                draw.py
     finish   accepted lengths and next tokens            finish.py
     restore  adjusted ids are put back                   adjust.py
 
@@ -33,13 +34,14 @@ from verifier.kernels.adjust import punch, restore
 from verifier.kernels.decision import Adjustments, SamplingBatch, SparseQ
 from verifier.kernels.draw import CHUNK, draw
 from verifier.kernels.finish import finish, finish_greedy
-from verifier.kernels.sessions import ROWS, spread
+from verifier.kernels.sessions import ROWS, choose, spread
 from verifier.kernels.settle import narrow, settle
 
 NARROW_WARPS = 8
 SETTLE_WARPS = 4
 WHOLE_WARPS = 16
 DRAW_WARPS = 4
+DRAW_PROGRAMS = 1056  # eight for each of an H200's processors
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class Workspace:
     candidates: Tensor  # int32 [rows]
     best: Tensor  # int32 [rows]
     stops: Tensor  # int32 [rows]
+    few: Tensor  # int32 [rows]
+    many: Tensor  # int32 [rows]
+    drawn: Tensor  # int32 [2]
     keys: Tensor  # float32 [rows, chunks, 2]
     tokens: Tensor  # int32 [rows, chunks, 2]
     taken: Tensor  # [pairs], of the logits' dtype
@@ -90,6 +95,9 @@ class Workspace:
             integers(some),
             integers(some),
             integers(some),
+            integers(some),
+            integers(some),
+            integers(2),
             floats(some, chunks, 2),
             integers(some, chunks, 2),
             torch.empty(pairs, dtype=dtype, device=device),
@@ -158,7 +166,7 @@ def decide(
     found = work.scan
     spread[(triton.cdiv(rows, int(ROWS.value)),)](
         offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p,
-        sampling.min_p, work.row_sessions, work.kinds, work.scales, rows, sessions,
+        sampling.min_p, work.row_sessions, work.kinds, work.scales, work.drawn, rows, sessions,
         real.width, num_warps=4,
     )  # fmt: skip
     if adjustments is not None and has_pairs:
@@ -196,13 +204,17 @@ def decide(
             work.row_values, work.candidates, work.best, work.stops, sessions, found.chunks,
             Q_PADDED=q_padded, WHOLE=whole, HAS_Q=q is not None, num_warps=warps, **common,
         )  # fmt: skip
+    choose[(sessions,)](
+        offsets, work.kinds, sampling.rule, work.stops, work.candidates, work.few, work.many,
+        work.drawn, LIMIT=LIMIT, num_warps=1,
+    )  # fmt: skip
     chunks = work.keys.shape[1]
-    draw[(chunks, rows)](
+    draw[(min(rows * chunks, DRAW_PROGRAMS),)](
         logits, logits.stride(0), real.width, exists, draft_tokens, offsets, work.row_sessions,
-        work.kinds, work.scales, sampling.rule, sampling.min_p, sampling.seed,
-        sampling.first_position, q_ids, q_probs, q_width, pair_offsets, pair_ids, work.adjusted,
-        work.values, work.ids, work.row_values, work.candidates, work.stops, work.keys,
-        work.tokens, sessions,
+        work.scales, sampling.rule, sampling.min_p, sampling.seed, sampling.first_position, q_ids,
+        q_probs, q_width, pair_offsets, pair_ids, work.adjusted, work.values, work.ids,
+        work.row_values, work.candidates, work.few, work.many, work.drawn, work.keys, work.tokens,
+        chunks, sessions,
         LIMIT=LIMIT,
         CHUNK=CHUNK,
         Q_PADDED=q_padded,
@@ -210,10 +222,12 @@ def decide(
         HAS_Q=q is not None,
         HAS_PAIRS=has_pairs,
         num_warps=DRAW_WARPS,
+        maxnreg=128,  # ptxas would rather spill for one program more per processor
     )  # fmt: skip
     finish[(sessions,)](
-        draft_tokens, offsets, work.kinds, sampling.rule, work.best, work.stops, work.keys,
-        work.tokens, decisions, chunks, PARTS=triton.next_power_of_2(chunks), num_warps=1,
+        draft_tokens, offsets, work.kinds, sampling.rule, work.best, work.stops, work.candidates,
+        work.keys, work.tokens, decisions, chunks, PARTS=triton.next_power_of_2(chunks),
+        LIMIT=LIMIT, num_warps=1,
     )  # fmt: skip
     if has_pairs:
         restore[(rows,)](logits, logits.stride(0), pair_offsets, pair_ids, work.taken, num_warps=4)

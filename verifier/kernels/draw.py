@@ -1,10 +1,10 @@
 """Drawing a token from a settled row: Gumbel-max, the id of the least exponential / weight.
 
-A row is drawn from where its draw can matter: a session's first row that stopped, or every row of a
-coupled session, whose rows stop by their draws. Filtered rows look at their candidates only, others
-at the vocabulary, a chunk of it per program. Beside the least of the rule's own weights a part
-keeps the least of p's, for residuals that rounding leaves empty. Refuses to know filters and
-acceptance.
+Rows are drawn from where that can matter (verifier/kernels/sessions.py, `choose`), by as many
+programs as fill a GPU, which take rows and chunks in turn. Filtered rows look at their candidates
+only, others at the vocabulary, a chunk of it per program. Beside the least of the rule's own
+weights a part keeps the least of p's, for residuals that rounding leaves empty. Refuses to know
+filters and acceptance.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.scan import SAMPLED, logits_at
+from common.kernels.scan import logits_at
 from common.rng_triton import COUPLED, SAMPLE, exponential
-from verifier.kernels.sessions import first_stop
 
 CHUNK = 8192  # ids per program
 _PART = tl.constexpr(1024)
 _TOGETHER = tl.constexpr(4)
-_SAMPLED = tl.constexpr(SAMPLED)
 _NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
 
@@ -81,7 +79,6 @@ def draw(
     draft_tokens,
     session_offsets,
     row_sessions,
-    kinds,
     scales,
     rule,
     min_p,
@@ -97,9 +94,12 @@ def draw(
     ids,
     row_values,
     candidates,
-    stops,
+    few,
+    many,
+    drawn,
     keys,  # float32 [rows, chunks, 2], written for drawn rows: the rule's own least, p's least
     tokens,  # int32 [rows, chunks, 2], written: whose they are
+    chunks,
     sessions,
     LIMIT: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -108,16 +108,19 @@ def draw(
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
-    chunk = tl.program_id(0)
-    row = tl.program_id(1)
-    session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
-    begin = tl.load(session_offsets + session).to(tl.int32)
-    end = tl.load(session_offsets + session + 1).to(tl.int32)
-    how = tl.load(rule + session)
-    matters = tl.load(kinds + row) >= _SAMPLED
-    if matters & (how != _COUPLED):
-        matters = first_stop(stops, begin, end) == row
-    if matters:
+    shorts = tl.load(drawn)
+    total = shorts + tl.load(drawn + 1) * chunks
+    item = tl.program_id(0)
+    while item < total:
+        chunk = tl.where(item < shorts, 0, (item - shorts) % chunks)
+        if item < shorts:
+            row = tl.load(few + item)
+        else:
+            row = tl.load(many + (item - shorts) // chunks)
+        session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
+        begin = tl.load(session_offsets + session).to(tl.int32)
+        end = tl.load(session_offsets + session + 1).to(tl.int32)
+        how = tl.load(rule + session)
         scale = tl.load(scales + row)
         top = tl.load(row_values + row * 3)
         cut = tl.load(row_values + row * 3 + 1)
@@ -138,8 +141,7 @@ def draw(
         plain_key = key
         plain_token = token
         if count <= LIMIT:
-            stop = tl.where(chunk == 0, count, 0)
-            for first in range(0, stop, _PART):
+            for first in range(0, count, _PART):
                 at = first + tl.arange(0, _PART)
                 inside = at < count
                 x = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
@@ -180,8 +182,9 @@ def draw(
                     )  # fmt: skip
                     key, token = _sooner(key, token, own, some)
                     plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
-        place = (row * tl.num_programs(0) + chunk) * 2
+        place = (row * chunks + chunk) * 2
         tl.store(keys + place, key)
         tl.store(keys + place + 1, plain_key)
         tl.store(tokens + place, token)
         tl.store(tokens + place + 1, plain_token)
+        item += tl.num_programs(0)

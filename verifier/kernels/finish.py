@@ -77,11 +77,13 @@ def finish(
     rule,
     best,  # int32 [rows], of ARGMAX rows
     stops,  # int32 [rows]
+    candidates,  # int32 [rows]
     keys,  # float32 [rows, chunks, 2]
     tokens,  # int32 [rows, chunks, 2]
     decisions,  # int64 [sessions, 2], written as by finish_greedy
     chunks,
     PARTS: tl.constexpr,
+    LIMIT: tl.constexpr,
 ):
     """For batches of any rules."""
     session = tl.program_id(0)
@@ -95,7 +97,7 @@ def finish(
             going = begin < end
             row = begin
             while going:
-                next_token = _drawn(keys, tokens, row, chunks, PARTS)
+                next_token = _drawn(keys, tokens, candidates, row, chunks, PARTS, LIMIT)
                 stop = row
                 draft = tl.load(draft_tokens + row).to(tl.int32)
                 going = (row < end - 1) & (draft == next_token)
@@ -105,19 +107,20 @@ def finish(
             if is_argmax:
                 next_token = tl.load(best + stop)
             else:
-                next_token = _drawn(keys, tokens, stop, chunks, PARTS)
+                next_token = _drawn(keys, tokens, candidates, stop, chunks, PARTS, LIMIT)
     _write(decisions, session, begin, end, stop, next_token)
 
 
 @triton.jit
-def _drawn(keys, tokens, row, chunks, PARTS: tl.constexpr):
+def _drawn(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl.constexpr):
     """The row's token: the least over its chunks; p's own where the rule's weights are all zero."""
     part = tl.arange(0, PARTS)
     place = (row * chunks + part) * 2
-    own = tl.load(keys + place, mask=part < chunks, other=float("inf"))
-    plain = tl.load(keys + place + 1, mask=part < chunks, other=float("inf"))
-    which = tl.load(tokens + place, mask=part < chunks, other=_NONE)
-    plain_which = tl.load(tokens + place + 1, mask=part < chunks, other=_NONE)
+    parts = tl.where(tl.load(candidates + row) <= LIMIT, 1, chunks)  # candidates are one part
+    own = tl.load(keys + place, mask=part < parts, other=float("inf"))
+    plain = tl.load(keys + place + 1, mask=part < parts, other=float("inf"))
+    which = tl.load(tokens + place, mask=part < parts, other=_NONE)
+    plain_which = tl.load(tokens + place + 1, mask=part < parts, other=_NONE)
     least = tl.min(own, 0)
     if least == float("inf"):
         least = tl.min(plain, 0)
