@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 
 from common import rng
-from verifier.kernels.decision import (
-    COUPLED,
-    GREEDY,
-    NO_Q,
-    REJECTION,
-    Adjustments,
-    SamplingBatch,
-    SparseQ,
-)
+from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
 
 INFINITY = float("inf")
 
@@ -42,7 +34,7 @@ class Batch:
 def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> SamplingBatch:
     """Every session at temperature 1 and unfiltered, but for what is given (one value, or each)."""
     plain: dict[str, tuple[Any, torch.dtype]] = {
-        "rule": (NO_Q, torch.int8),
+        "rule": (Rule.NO_Q, torch.int8),
         "temperature": (1.0, torch.float32),
         "top_k": (vocab, torch.int32),
         "top_p": (1.0, torch.float32),
@@ -101,10 +93,9 @@ def law(batch: Batch, row: int, session: int) -> Tensor:
 
 def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) -> tuple[int, float]:
     """The winner, and by what factor it won."""
-    at = torch.tensor([position], device=seed.device)
-    ids = torch.arange(len(weights), device=seed.device)
-    e = rng.exponential(seed[None], at, ids, purpose)
-    keys = torch.where(weights > 0, e[0].double() / weights, INFINITY)
+    ids = torch.arange(len(weights))
+    e = rng.exponential(seed[None].cpu(), torch.tensor([position]), ids, purpose)
+    keys = torch.where(weights > 0, e[0].to(weights) / weights, INFINITY)
     least, second = keys.topk(2, largest=False).values
     return int(keys.argmin()), float(second / least)
 
@@ -116,37 +107,37 @@ def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
     margins: list[float] = []
     for session in range(len(batch.offsets) - 1):
         begin, end = int(batch.offsets[session]), int(batch.offsets[session + 1])
-        rule = GREEDY if s.temperature[session] == 0 else int(s.rule[session])
+        rule = Rule.GREEDY if s.temperature[session] == 0 else int(s.rule[session])
         margin = INFINITY
         for row in range(begin, end):
             last = row == end - 1
             x = int(batch.draft[row])
             position = int(s.first_position[session]) + row - begin
             seed = s.seed[session]
-            if rule == GREEDY:
+            if rule == Rule.GREEDY:
                 token = int(adjusted(batch, row, session).argmax())
                 if last or token != x:
                     break
                 continue
             p = law(batch, row, session)
-            if rule == COUPLED:
+            if rule == Rule.COUPLED:
                 token, gap = _race(p, seed, position, rng.Purpose.COUPLED)
                 margin = min(margin, gap - 1)
                 if last or token != x:
                     break
                 continue
             if not last:
-                at = torch.tensor([position], device=seed.device)
-                u = float(rng.uniform(seed[None], at, rng.Purpose.ACCEPT)[0])
+                at = torch.tensor([position])
+                u = float(rng.uniform(seed[None].cpu(), at, rng.Purpose.ACCEPT)[0])
                 chance, q = float(p[x]), torch.zeros_like(p)
-                if rule == REJECTION:
+                if rule == Rule.REJECTION:
                     assert batch.q is not None
                     q.index_add_(0, batch.q.ids[row].long(), batch.q.probs[row].double())
                     chance /= float(q[x])
                 margin = min(margin, abs(u - chance))
                 if u < chance:
                     continue
-                if rule == REJECTION:
+                if rule == Rule.REJECTION:
                     left = (p - q).clamp(min=0)
                     p = left if left.sum() > 0 else p
                 else:

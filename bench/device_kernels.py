@@ -18,7 +18,7 @@ import torch
 
 PER_SESSION = 8  # rows: seven drafts and the bonus token
 Q_WIDTH = 64
-# name: logits' shape, how they are decided. Rules are verifier.kernels.decision's.
+# name: logits' shape, how they are decided. Rules are verifier.kernels.decision.Rule.
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "no filter, q": {"rule": 2, "temperature": 0.8},

@@ -12,15 +12,7 @@ from torch import Tensor
 from bench.decision_twin import Batch, decide_plainly, sampling
 from common.kernels.scan import RealIds
 from verifier.kernels.decide import Workspace, decide, decide_greedy
-from verifier.kernels.decision import (
-    COUPLED,
-    GREEDY,
-    NO_Q,
-    REJECTION,
-    Adjustments,
-    SamplingBatch,
-    SparseQ,
-)
+from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide_greedy as plain_greedy
 
 CPU = torch.device("cpu")
@@ -97,15 +89,15 @@ def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Ba
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab", [17, 4097])
-@pytest.mark.parametrize("first", [NO_Q, REJECTION, COUPLED])
+@pytest.mark.parametrize("first", [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED])
 def test_ragged_sessions_each_by_its_own_rule_and_law(
     dtype: torch.dtype, vocab: int, first: int
 ) -> None:
-    order = [GREEDY, NO_Q, REJECTION, COUPLED]
+    order = [Rule.GREEDY, Rule.NO_Q, Rule.REJECTION, Rule.COUPLED]
     agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
 
 
-@pytest.mark.parametrize("rule", [REJECTION, COUPLED])
+@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.COUPLED])
 def test_a_session_of_64_drafts(rule: int) -> None:
     torch.manual_seed(rule)
     vocab, offsets = 100, offsets_of([64, 0])
@@ -126,17 +118,19 @@ def test_everything_stands_or_nothing_does() -> None:
     draft[4:8] = 9
     draft[12:] = 9
     q = SparseQ(draft[:, None].to(torch.int32), torch.ones(16, 1))
-    rules = [NO_Q, NO_Q, REJECTION, REJECTION]
+    rules = [Rule.NO_Q, Rule.NO_Q, Rule.REJECTION, Rule.REJECTION]
     batch = Batch(certain, draft, offsets, sampling(4, vocab, rule=rules), q)
     assert agrees(batch) == [(3, 7), (0, 7), (3, 7), (0, 7)]
-    coupled = replace(batch, sampling=sampling(4, vocab, rule=COUPLED))
+    coupled = replace(batch, sampling=sampling(4, vocab, rule=Rule.COUPLED))
     assert agrees(coupled) == [(3, 7), (0, 7), (3, 7), (0, 7)]
 
 
 def test_rounds_without_drafts_are_plain_sampling() -> None:
     torch.manual_seed(3)
     logits = torch.randn(4, 300)
-    given = sampling(4, 300, rule=[NO_Q, REJECTION, COUPLED, GREEDY], seed=[1, 2, 3, 4])
+    given = sampling(
+        4, 300, rule=[Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY], seed=[1, 2, 3, 4]
+    )
     q = SparseQ(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 3))
     draft = torch.zeros(4, dtype=torch.long)
     assert [a for a, _ in agrees(Batch(logits, draft, torch.arange(5), given, q))] == [0] * 4
@@ -146,7 +140,7 @@ def test_a_rejected_token_is_never_drawn_again() -> None:
     vocab = 8
     logits = torch.zeros(40, vocab)
     draft = torch.full((40,), 5)
-    given = sampling(20, vocab, rule=NO_Q, seed=list(range(20)))
+    given = sampling(20, vocab, rule=Rule.NO_Q, seed=list(range(20)))
     made = agrees(Batch(logits, draft, torch.arange(21) * 2, given))
     rejected = [token for accepted, token in made if accepted == 0]
     assert len(rejected) > 10 and 5 not in rejected
@@ -159,7 +153,11 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(law: dict
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
     draft = logits.argmax(1)
     q = some_q(logits, draft)
-    agrees(Batch(logits, draft, offsets, sampling(2, vocab, rule=[NO_Q, REJECTION], **law), q))
+    agrees(
+        Batch(
+            logits, draft, offsets, sampling(2, vocab, rule=[Rule.NO_Q, Rule.REJECTION], **law), q
+        )
+    )
 
 
 @pytest.mark.parametrize("law", [{}, {"top_k": 50, "top_p": 0.9}])
@@ -171,12 +169,17 @@ def test_a_real_vocabulary_in_bfloat16(law: dict) -> None:
     allowed = torch.arange(vocab) < 151_665
     logits[:, 151_700] = 20.0
     draft = torch.tensor([140_000, 0])
-    given = sampling(1, vocab, rule=NO_Q, **law)
+    given = sampling(1, vocab, rule=Rule.NO_Q, **law)
     agrees(Batch(logits, draft, torch.tensor([0, 2]), given, None, None, allowed))
 
 
 def adjusted_batch(dtype: torch.dtype) -> Batch:
-    batch = mixed(400, dtype, [NO_Q, REJECTION, COUPLED, GREEDY, NO_Q, GREEDY], 9)
+    batch = mixed(
+        400,
+        dtype,
+        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY, Rule.NO_Q, Rule.GREEDY],
+        9,
+    )
     rows = len(batch.logits)
     sizes = torch.tensor([row % 5 * 20 for row in range(rows)])
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
@@ -216,13 +219,22 @@ def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() ->
         *(torch.ones(2), torch.zeros(2), torch.zeros(2)),
     )
     batch = Batch(
-        logits, torch.zeros(2).long(), torch.arange(3), sampling(2, 70, rule=GREEDY), None, pairs
+        logits,
+        torch.zeros(2).long(),
+        torch.arange(3),
+        sampling(2, 70, rule=Rule.GREEDY),
+        None,
+        pairs,
     )
     assert agrees(batch) == [(0, 60), (0, 0)]
 
 
 def test_spare_sessions_and_rows_of_a_graph_decide_nothing() -> None:
-    batch = mixed(50, torch.float32, [NO_Q, GREEDY, COUPLED, NO_Q, GREEDY, GREEDY])
+    batch = mixed(
+        50,
+        torch.float32,
+        [Rule.NO_Q, Rule.GREEDY, Rule.COUPLED, Rule.NO_Q, Rule.GREEDY, Rule.GREEDY],
+    )
     batch = replace(batch, q=None)
     want = decided(batch)
     rows = len(batch.logits)
@@ -244,7 +256,12 @@ def test_no_sessions_are_no_launch() -> None:
 
 
 def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
-    batch = mixed(4097, torch.bfloat16, [NO_Q, REJECTION, COUPLED, NO_Q, REJECTION, GREEDY], 4)
+    batch = mixed(
+        4097,
+        torch.bfloat16,
+        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.NO_Q, Rule.REJECTION, Rule.GREEDY],
+        4,
+    )
     together = decided(batch)
     begin, end = int(batch.offsets[2]), int(batch.offsets[3])
     assert batch.q is not None
@@ -281,7 +298,7 @@ def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: in
 
 
 def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
-    batch = mixed(4097, torch.bfloat16, [GREEDY] * 6)
+    batch = mixed(4097, torch.bfloat16, [Rule.GREEDY] * 6)
     work = Workspace.empty(len(batch.logits), 6, 4097, torch.bfloat16, CPU, greedy=True)
     real = RealIds.of(batch.allowed, 4097)
     alone = decide_greedy(batch.logits, batch.draft, batch.offsets, real, work)

@@ -1,45 +1,74 @@
-"""What a decision is made of, for the plain-torch twin and the kernels alike. No arithmetic."""
+"""What decision kernels are given, and what they answer. Torch and Triton share these.
+
+Rows are ragged: session s owns logit rows [offsets[s], offsets[s + 1]), k + 1 of them. Row j holds
+the logits after the base and j draft tokens, and decides the token at position first_position + j.
+Knows shapes. Refuses to know how decisions are made.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torch import Tensor
 
-GREEDY, NO_Q, REJECTION, COUPLED = 0, 1, 2, 3  # SamplingBatch.rule
+
+class Rule(IntEnum):
+    """How a session's draft tokens are accepted; every rule is lossless."""
+
+    GREEDY = 0
+    NO_Q = 1
+    REJECTION = 2
+    COUPLED = 3
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One decision per session in a ragged batch."""
+
+    accepted_lengths: Tensor  # int64 [sessions], 0 <= a <= k
+    next_tokens: Tensor  # int64 [sessions]
 
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How each session's tokens are accepted and drawn."""
+    """How each session's tokens are drawn. The filters of greedy sessions aren't read."""
 
-    rule: Tensor  # int8 [sessions]
-    temperature: Tensor  # float32 [sessions]; 0 decides as the greedy rule does
-    top_k: Tensor  # int32 [sessions]; vocab = off
-    top_p: Tensor  # float32 [sessions]; 1 = off
-    min_p: Tensor  # float32 [sessions]; 0 = off
-    seed: Tensor  # int64 [sessions], all 64 bits
-    first_position: Tensor  # int64 [sessions], the position that a session's row 0 decides
+    rule: Tensor  # int8 [sessions], of Rule
+    temperature: Tensor  # float32 [sessions], > 0
+    top_k: Tensor  # int32 [sessions], >= 1; vocab or more: off
+    top_p: Tensor  # float32 [sessions], 1: off
+    min_p: Tensor  # float32 [sessions], 0: off
+    seed: Tensor  # int64 [sessions], all 64 bits count
+    first_position: Tensor  # int64 [sessions], the position that the session's row 0 decides
 
 
 @dataclass(frozen=True)
 class SparseQ:
-    """The law that each draft token was sampled from; rows of other rules hold zeros."""
+    """The law each row's draft token was sampled from; read in rows of REJECTION sessions only.
 
-    ids: Tensor  # int32 [rows, n]
-    probs: Tensor  # float32 [rows, n]; 0 in unused slots
+    A row's ids with a probability are distinct, and its draft token is one of them. Slots that
+    aren't used have probability 0 and any id that exists.
+    """
+
+    ids: Tensor  # int32 [rows, slots]
+    probs: Tensor  # float32 [rows, slots]
 
 
 @dataclass(frozen=True)
 class Adjustments:
-    """Ids whose logits change before anything else, by row; an id stands once in a row at most."""
+    """Logits to change before temperature: row r owns entries [offsets[r], offsets[r + 1]).
+
+    An id occurs at most once in a row. "So far" is before the row's token: the draft tokens that
+    its logits have read count.
+    """
 
     offsets: Tensor  # int64 [rows + 1]
-    ids: Tensor  # int32 [n]
-    bias: Tensor  # float32 [n], added first
-    seen: Tensor  # bool [n], in the prompt or the output: the repetition penalty applies
-    count: Tensor  # int32 [n], how often in the output
-    banned: Tensor  # bool [n], not to be chosen yet
-    repetition: Tensor  # float32 [sessions]
-    presence: Tensor  # float32 [sessions]
-    frequency: Tensor  # float32 [sessions]
+    ids: Tensor  # int32 [entries]
+    bias: Tensor  # float32 [entries], added first
+    seen: Tensor  # bool [entries], in the prompt or the output so far
+    count: Tensor  # int32 [entries], times in the output so far
+    banned: Tensor  # bool [entries], can't come now
+    repetition: Tensor  # float32 [sessions], 1: none
+    presence: Tensor  # float32 [sessions], 0: none
+    frequency: Tensor  # float32 [sessions], 0: none

@@ -12,7 +12,7 @@ from common.kernels.scan import ARGMAX
 from verifier.kernels.sessions import first_stop
 
 _ARGMAX = tl.constexpr(ARGMAX)
-_COUPLED = tl.constexpr(3)  # verifier.kernels.decision.COUPLED
+_COUPLED = tl.constexpr(3)  # verifier.kernels.decision.Rule
 ROWS = tl.constexpr(8)
 _NONE = tl.constexpr(0x7FFFFFFF)
 

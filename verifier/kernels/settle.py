@@ -17,7 +17,7 @@ from common.rng_triton import ACCEPT, uniform
 from verifier.kernels.adjust import value_at
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-_REJECTION = tl.constexpr(2)  # verifier.kernels.decision.REJECTION
+_REJECTION = tl.constexpr(2)  # verifier.kernels.decision.Rule
 PART = tl.constexpr(256)
 
 
