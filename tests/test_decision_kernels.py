@@ -87,9 +87,19 @@ def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Ba
     return Batch(logits, draft, offsets, made, some_q(logits, draft), None, allowed)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("vocab", [17, 4097])
-@pytest.mark.parametrize("first", [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED])
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "first"),
+    [
+        (torch.float32, 17, Rule.NO_Q),
+        (torch.bfloat16, 17, Rule.REJECTION),
+        (torch.float16, 17, Rule.COUPLED),
+        (torch.float32, 4097, Rule.COUPLED),
+        (torch.float16, 4097, Rule.NO_Q),
+        (torch.bfloat16, 4097, Rule.NO_Q),
+        (torch.bfloat16, 4097, Rule.REJECTION),
+        (torch.bfloat16, 4097, Rule.COUPLED),
+    ],
+)
 def test_ragged_sessions_each_by_its_own_rule_and_law(
     dtype: torch.dtype, vocab: int, first: int
 ) -> None:
