@@ -1,4 +1,4 @@
-"""The device bench in its tiny form: it runs without a GPU, and its checks tell right from wrong."""
+"""The device bench in its tiny form: it runs without a GPU, and its checks tell wrong decisions."""
 
 from __future__ import annotations
 
