@@ -1,10 +1,11 @@
 """Random numbers that are a function of (seed, position, token id, purpose) and of nothing else.
 
 Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-2011): key = the seed's two halves, counter = (position, token id, purpose, 0). No state, so nothing
-depends on batches, order, restarts or replicas, and a round without drafts consumes nothing. The
-words are those of `tl.philox` bit for bit (common/rng_triton.py); floats may differ from Triton's
-in log's last ulp. Made on the CPU, whatever device they go to.
+2011): key = the seed's two halves, counter = (position, token id // 4, purpose, 0), and the block's
+four words are those of four token ids. No state, so nothing depends on batches, order, restarts or
+replicas, and a round without drafts consumes nothing. The words are those of `tl.philox` bit for
+bit (common/rng_triton.py); floats may differ from Triton's in log's last ulp. Made on the CPU,
+whatever device they go to.
 
 position: index in the target's sequence of the token that is decided (prompt length + new tokens
 before it). Refuses to know laws, rules and sessions.
@@ -12,8 +13,9 @@ before it). Refuses to know laws, rules and sessions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,13 +23,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Words: TypeAlias = NDArray[np.uint64]  # each in [0, 2**32)
+Halves: TypeAlias = NDArray[np.uint32]  # words that aren't multiplied any more
 
 # numpy, since its 64-bit product takes half of torch's time on a CPU, and everything waits for it.
 ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Salmon et al., table 2
 KEY_A, KEY_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 ROUNDS = 10
-BLOCK = 1 << 15  # numbers made at a time: what a round needs of them stays in the cache
+LANES = 4  # words per block, and so token ids
+LANE_BITS = np.uint64(2)
+AT_A_TIME = 1 << 14  # blocks: what a round needs of them stays in the cache
+LEAST_FRACTION = 2.0**-25
 LARGEST_UNIFORM = 1 - 2.0**-24  # the largest float32 below 1
 SERIES_BELOW = 2.0**-7  # under it -log(1 - w) is a series: 1 - w would lose w's low bits
 
@@ -73,70 +79,155 @@ def philox(
     return c0, c1 & WORD, c2, c3 & WORD
 
 
-def words(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> tuple[Tensor, Tensor]:
-    """The first two words at each (seed, position, id): int64 in [0, 2**32), broadcast shape.
+def words(
+    seed: Tensor, position: Tensor, block: Tensor, purpose: Purpose, turn: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The block's four words at each (seed, position, block): int64 in [0, 2**32), broadcast shape.
 
-    seed: int64, all 64 bits count. position, ids: integers in [0, 2**32). At least one dimension.
+    seed: int64, all 64 bits count. position, block: integers in [0, 2**32). At least one dimension.
+    turn: the counter's last word.
     """
-    keys, counters = _words_of(seed), _words_of(position)
-    zero = np.zeros(1, np.uint64)
-    x0, x1, _, _ = philox(
-        (counters, _words_of(ids), zero + np.uint64(purpose), zero), (keys & WORD, keys >> HALF)
-    )
-    return _tensor(x0), _tensor(x1)
+    made = _block(_words_of(seed), _words_of(position), _words_of(block), purpose, turn)
+    x0, x1, x2, x3 = (torch.from_numpy(word.view(np.int64)) for word in made)
+    return x0, x1, x2, x3
 
 
-def _words_of(values: Tensor) -> Words:
-    return values.to("cpu", torch.int64).numpy().view(np.uint64)
+def id_words(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> Tensor:
+    """int64 [rows, ids] in [0, 2**32): word (id mod 4) of block id // 4, one per row and token id.
 
-
-def _tensor(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(array.view(np.int64))
+    As for `exponential`, which is made of them.
+    """
+    columns = _words_of(ids)
+    made = _id_words(_words_of(seed), _words_of(position), columns, _run(columns), purpose)
+    return torch.from_numpy(made.astype(np.int64))
 
 
 def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
-    """float32 in (0, 1), one per (seed, position): u = ((x0 >> 8) + 0.5) * 2**-24.
+    """float32 in (0, 1), one per (seed, position): u = ((x0 >> 8) + 0.5) * 2**-24 of block 0.
 
     seed, position: int64 [rows]. The topmost of the 2**24 values would round to 1 and is held below
     it, so that u < p is certain where p is 1.
     """
-    x0, _ = words(seed, position, torch.zeros(1, dtype=torch.int64), purpose)
-    u = ((x0 >> 8).to(torch.float32) + 0.5) * 2.0**-24
-    return u.clamp_(max=LARGEST_UNIFORM).to(seed.device)
+    x0 = words(seed, position, torch.zeros(1, dtype=torch.int64), purpose)[0]
+    return torch.from_numpy(fractions(x0.numpy().astype(np.uint32))).to(seed.device)
 
 
 def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> Tensor:
     """float32 [rows, ids] in (0, 17), ~ Exp(1): one per row and token id.
 
-    seed, position: int64 [rows]; ids: integers [ids], the same in every row, or [rows, ids]. For a
-    law p the id with the smallest e / p follows p: it is argmax(log p + g) with the Gumbel noise
-    g = -log(e).
+    seed, position: int64 [rows]; ids: integers in [0, 2**32), [ids], the same in every row, or
+    [rows, ids]. For a law p the id with the smallest e / p follows p: it is argmax(log p + g) with
+    the Gumbel noise g = -log(e).
     """
-    rows, width = len(seed), ids.shape[-1]
-    columns = ids if ids.dim() == 2 else ids[None]  # [rows or 1, ids]
-    made = torch.empty(rows, width, dtype=torch.float32)
-    across = max(1, min(width, BLOCK))
-    down = max(1, BLOCK // across)
-    for top in range(0, rows, down):
-        some = slice(top, top + down)
-        own = columns[some] if ids.dim() == 2 else columns
-        for left in range(0, width, across):
-            part = slice(left, left + across)
-            x0, x1 = words(seed[some, None], position[some, None], own[:, part], purpose)
-            made[some, part] = exponential_of(x0, x1)
-    return made.to(seed.device)
+    keys, counters, columns = _words_of(seed), _words_of(position), _words_of(ids)
+    run = _run(columns)
+    made = np.empty((len(keys), columns.shape[-1]), np.float32)
+    for some in _slices(len(made), max(1, AT_A_TIME * LANES // max(1, made.shape[1]))):
+        own = columns if columns.ndim == 1 else columns[some]
+        word = _id_words(keys[some], counters[some], own, run, purpose)
+        for part in _slices(word.shape[1], AT_A_TIME * LANES):
+            w = fractions(word[:, part])
+            if w.min() == LEAST_FRACTION:  # one number in 2**24
+                row, column = np.nonzero(w == LEAST_FRACTION)
+                few = np.broadcast_to(own, word.shape)[:, part][row, column]
+                again = _block(keys[some][row], counters[some][row], few, purpose, turn=1)[0]
+                w[row, column] = fine_fractions(again.astype(np.uint32))
+            made[some, part] = exponential_of(w)
+    return torch.from_numpy(made).to(seed.device)
 
 
-def exponential_of(x0: Tensor, x1: Tensor) -> Tensor:
-    """Two words -> float32 ~ Exp(1), increasing in x0: -log(1 - w) for a uniform w in (0, 1).
+def fractions(word: Halves) -> NDArray[np.float32]:
+    """((word >> 8) + 0.5) * 2**-24, held below 1: float32 in (0, 1), increasing."""
+    w = _middles(word)
+    w *= np.float32(2.0**-24)
+    return np.minimum(w, np.float32(LARGEST_UNIFORM), out=w)
 
-    w has 24 bits of x0, and where those are all zero 24 more of x1: with 2**24 values alone, ties
-    would be common where 262,144 ids compete for the least. Like a uniform, w stays below 1.
+
+def fine_fractions(word: Halves) -> NDArray[np.float32]:
+    """((word >> 8) + 0.5) * 2**-48: float32 in (0, 2**-24], what stands for the least fraction.
+
+    With 2**24 values alone, ties would be common where 262,144 ids compete for the least.
     """
-    high = (x0 >> 8).to(torch.float32)
-    w = (high * 2.0**-24).add_(2.0**-25).clamp_(max=LARGEST_UNIFORM)
-    zero = high == 0
-    if bool(zero.any()):  # one number in 2**24
-        w = torch.where(zero, ((x1 >> 8).to(torch.float32) + 0.5) * 2.0**-48, w)
-    series = w + w * w * (0.5 + w * (1 / 3 + w * 0.25))
-    return torch.where(w < SERIES_BELOW, series, -torch.log(1 - w))
+    w = _middles(word)
+    w *= np.float32(2.0**-48)
+    return w
+
+
+def _middles(word: Halves) -> NDArray[np.float32]:
+    w = (word >> np.uint32(8)).view(np.int32).astype(np.float32)  # faster than from unsigned
+    w += np.float32(0.5)
+    return w
+
+
+def exponential_of(w: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32 -log(1 - w), increasing in w: ~ Exp(1) for a uniform w in (0, 1). w: contiguous."""
+    # torch's log is nearer (half an ulp) and faster than numpy's.
+    e = torch.from_numpy(np.float32(1) - w).log_().neg_().numpy()
+    few = np.flatnonzero(w < np.float32(SERIES_BELOW))
+    small = w.ravel()[few]
+    e.ravel()[few] = small + small * small * (
+        np.float32(0.5) + small * (np.float32(1 / 3) + small * np.float32(0.25))
+    )
+    return e
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Blocks that hold all of some ids' words, and where those are among the blocks' words."""
+
+    blocks: Words  # [blocks], one after the other
+    places: slice | NDArray[np.int64]  # [ids]
+
+
+def _run(ids: Words) -> _Run | None:
+    """None where it takes fewer blocks if each id makes its own. ids: [ids] or [rows, ids]."""
+    width = ids.shape[-1]
+    if ids.ndim > 1 or not width:
+        return None
+    first, last = ids.min() >> LANE_BITS, ids.max() >> LANE_BITS
+    if int(last - first) >= width:
+        return None
+    blocks = np.arange(first, last + np.uint64(1), dtype=np.uint64)
+    places = (ids - (first << LANE_BITS)).view(np.int64)
+    begin = int(places[0])
+    if int(places[-1]) - begin == width - 1 and bool((places[1:] > places[:-1]).all()):
+        return _Run(blocks, slice(begin, begin + width))
+    return _Run(blocks, places)
+
+
+def _id_words(
+    seed: Words, position: Words, ids: Words, run: _Run | None, purpose: Purpose
+) -> Halves:
+    """uint32 [rows, ids]. seed, position: [rows]; ids: [ids] or [rows, ids]; run: of these ids."""
+    rows = len(seed)
+    seed, position, ids = seed[:, None], position[:, None], np.atleast_2d(ids)
+    if run is None:
+        block = _block(seed, position, ids >> LANE_BITS, purpose)
+        lanes = (ids & np.uint64(LANES - 1)).view(np.int64)
+        return np.choose(lanes, block).astype(np.uint32)
+    made = np.empty((rows, len(run.blocks), LANES), np.uint32)
+    for part in _slices(len(run.blocks), AT_A_TIME):
+        block = _block(seed, position, run.blocks[None, part], purpose)
+        for lane in range(LANES):
+            made[:, part, lane] = block[lane]
+    words = made.reshape(rows, -1)
+    return words[:, run.places] if isinstance(run.places, slice) else words.take(run.places, axis=1)
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    """[0, length) in pieces of `size`, the last one what is left."""
+    return [slice(begin, begin + size) for begin in range(0, length, size)]
+
+
+def _block(
+    seed: Words, position: Words, block: Words, purpose: Purpose, turn: int = 0
+) -> tuple[Words, Words, Words, Words]:
+    one = np.ones(1, np.uint64)
+    return philox(
+        (position, block, one * np.uint64(purpose), one * np.uint64(turn)),
+        (seed & WORD, seed >> HALF),
+    )
+
+
+def _words_of(values: Tensor) -> Words:
+    return values.to("cpu", torch.int64).numpy().view(np.uint64)

@@ -1,7 +1,11 @@
 """common/rng.py inside Triton kernels: the same words bit for bit, floats up to log's last ulp.
 
-Device functions only, for both services' kernels. seed: int64 scalar or block; position, token_id,
-purpose: non-negative integers. Refuses to know laws and rules. Importing it compiles nothing.
+Device functions only, for both services' kernels. A Philox block serves four token ids, so a
+contiguous run of ids (`run_exponential`) costs a quarter of what the same ids cost one by one
+(`exponential`). Refuses to know laws and rules. Importing it compiles nothing.
+
+seed: int64 scalar or block; position, purpose: non-negative integers, scalars or blocks; token_id:
+a block of non-negative integers. Blocks broadcast against each other.
 """
 
 from __future__ import annotations
@@ -21,13 +25,72 @@ _SERIES_BELOW = tl.constexpr(2.0**-7)
 
 @triton.jit
 def words(
+    seed: tl.tensor, position: tl.tensor, block: tl.tensor, purpose: tl.tensor, turn: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Four Philox words, uint32: key = seed, counter = (position, block, purpose, turn)."""
+    zero = (position + block) * 0
+    c0, c1 = (position + zero).to(tl.uint32), (block + zero).to(tl.uint32)
+    c2, c3 = (purpose + zero).to(tl.uint32), (turn + zero).to(tl.uint32)
+    return tl.philox(seed, c0, c1, c2, c3)
+
+
+@triton.jit
+def id_words(
     seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
-) -> tuple[tl.tensor, tl.tensor]:
-    """Two Philox words, uint32: key = seed, counter = (position, token id, purpose, 0)."""
-    c0 = (position + token_id * 0).to(tl.uint32)
-    c1 = (token_id + position * 0).to(tl.uint32)
-    x0, x1, _x2, _x3 = tl.philox(seed, c0, c1, (c0 * 0 + purpose).to(tl.uint32), c0 * 0)
-    return x0, x1
+) -> tl.tensor:
+    """One word per token id, uint32: word (id mod 4) of block id // 4."""
+    x0, x1, x2, x3 = words(seed, position, token_id >> 2, purpose, 0)
+    lane = token_id & 3
+    return tl.where(lane < 2, tl.where(lane == 0, x0, x1), tl.where(lane == 2, x2, x3))
+
+
+@triton.jit
+def run_words(
+    seed: tl.tensor,
+    position: tl.tensor,
+    first_id: tl.tensor,
+    purpose: tl.tensor,
+    width: tl.constexpr,
+) -> tl.tensor:
+    """`id_words` of first_id, first_id + 1, ..., uint32 [width], one block per four of them.
+
+    first_id: scalar, a multiple of 4. width: a power of two, 4 or more. seed, position: scalars.
+    """
+    block = (first_id >> 2) + tl.arange(0, width // 4)
+    x0, x1, x2, x3 = words(seed, position, block, purpose, 0)
+    return tl.interleave(tl.interleave(x0, x2), tl.interleave(x1, x3))
+
+
+@triton.jit
+def uniform(seed: tl.tensor, position: tl.tensor, purpose: tl.tensor) -> tl.tensor:
+    """float32 in (0, 1), one per (seed, position)."""
+    x0, _x1, _x2, _x3 = words(seed, position, position * 0, purpose, 0)
+    return tl.minimum((_float24(x0) + 0.5) * 5.9604644775390625e-08, _LARGEST_UNIFORM)
+
+
+@triton.jit
+def exponential(
+    seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
+) -> tl.tensor:
+    """float32 ~ Exp(1), one per (seed, position, token id). The id of the least e / p follows p."""
+    word = id_words(seed, position, token_id, purpose)
+    return _exponential_of(word, seed, position, token_id, purpose)
+
+
+@triton.jit
+def run_exponential(
+    seed: tl.tensor,
+    position: tl.tensor,
+    first_id: tl.tensor,
+    purpose: tl.tensor,
+    width: tl.constexpr,
+) -> tl.tensor:
+    """`exponential` of first_id, first_id + 1, ..., [width]: the same numbers for less.
+
+    Arguments as those of `run_words`.
+    """
+    word = run_words(seed, position, first_id, purpose, width)
+    return _exponential_of(word, seed, position, first_id + tl.arange(0, width), purpose)
 
 
 @triton.jit
@@ -37,21 +100,20 @@ def _float24(word: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def uniform(seed: tl.tensor, position: tl.tensor, purpose: tl.tensor) -> tl.tensor:
-    """float32 in (0, 1), one per (seed, position)."""
-    x0, _x1 = words(seed, position, position * 0, purpose)
-    return tl.minimum((_float24(x0) + 0.5) * 5.9604644775390625e-08, _LARGEST_UNIFORM)
-
-
-@triton.jit
-def exponential(
-    seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
+def _exponential_of(
+    word: tl.tensor,
+    seed: tl.tensor,
+    position: tl.tensor,
+    token_id: tl.tensor,
+    purpose: tl.tensor,
 ) -> tl.tensor:
-    """float32 ~ Exp(1), one per (seed, position, token id). The id of the least e / p follows p."""
-    x0, x1 = words(seed, position, token_id, purpose)
-    high = _float24(x0)
+    high = _float24(word)
     w = high * 5.9604644775390625e-08 + 2.98023223876953125e-08  # 2**-24, 2**-25
     w = tl.minimum(w, _LARGEST_UNIFORM)
-    w = tl.where(high == 0, (_float24(x1) + 0.5) * 3.552713678800501e-15, w)  # 2**-48
+    # One id in 2**24 needs 24 bits more, from a block of its own: a branch, since the block costs
+    # more than all the rest.
+    if tl.min(high) == 0:
+        y0, _y1, _y2, _y3 = words(seed, position, token_id, purpose, 1)
+        w = tl.where(high == 0, (_float24(y0) + 0.5) * 3.552713678800501e-15, w)  # 2**-48
     series = w + w * w * (0.5 + w * (0.3333333333333333 + w * 0.25))
     return tl.where(w < _SERIES_BELOW, series, -tl.log(1 - w))

@@ -1,4 +1,7 @@
-"""Settings of all tests: no timing is asserted, and CI repeats what passed before."""
+"""Settings of all tests: no timing is asserted, and CI repeats what passed before.
+
+Kernels run in Triton's interpreter, which must be chosen before triton is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 
 from common.kernels.interpreter import interpret
 
-interpret()  # before anything imports triton: kernels run without a GPU
+interpret()
 
 from hypothesis import settings  # noqa: E402
 

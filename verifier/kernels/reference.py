@@ -1,22 +1,26 @@
 """Plain torch: the specification of every decision kernel, the CPU path, and the test oracle.
 
-Pure functions: inputs are never written, offsets are arguments. Refuses to know sessions.
+Pure functions: inputs are never written, offsets are arguments, and randomness is a function of the
+seed and position that are arguments too (common/rng.py). Refuses to know sessions.
+
+All rules but greedy give p exactly, whatever was drafted: Leviathan et al., 2023, appendix A.1
+(arXiv:2211.17192) for rejection; no-q is rejection with the law that is one at the draft token.
+Coupled draws the token first (Gumbel-max; Maddison et al., 2014, arXiv:1411.0030) and looks at the
+draft token afterwards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from common.law import NEVER, adjusted, draw, probabilities
+from common.rng import Purpose, uniform
+from verifier.kernels.decision import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
 
-@dataclass(frozen=True)
-class Decisions:
-    """One decision per session in a ragged batch."""
+__all__ = ["Decisions", "decide", "decide_greedy"]
 
-    accepted_lengths: Tensor  # int64 [sessions], 0 <= a <= k
-    next_tokens: Tensor  # int64 [sessions]
+NO_MASS = 2.0**-100  # a residual whose largest probability is below this is rounding, not a law
 
 
 def decide_greedy(
@@ -30,9 +34,9 @@ def decide_greedy(
     Row j of a session holds p after the base and j draft tokens. Ties take the lowest id.
     """
     if allowed is not None and not bool(allowed.all()):
-        logits = logits.masked_fill(~allowed, float("-inf"))
+        logits = logits.masked_fill(~allowed, NEVER)
     best = logits.argmax(dim=-1)  # [rows]
-    rows = torch.arange(len(best))
+    rows = torch.arange(len(best), device=best.device)
     session = torch.bucketize(rows, offsets[1:], right=True)  # [rows], which session owns a row
     last = offsets[1:] - 1  # [sessions], the row of the bonus token
     stops = best != draft_tokens
@@ -42,3 +46,120 @@ def decide_greedy(
         0, session[stops], rows[stops], reduce="amin"
     )
     return Decisions(first - offsets[:-1], best[first])
+
+
+def decide(
+    logits: Tensor,  # [rows, vocab], any float dtype; session s owns [offsets[s], offsets[s + 1])
+    draft_tokens: Tensor,  # int64 [rows]; row i's draft token, ignored in a session's last row
+    offsets: Tensor,  # int64 [sessions + 1]; k + 1 rows per session
+    sampling: SamplingBatch,
+    q: SparseQ | None = None,  # needed if a session's rule is REJECTION
+    adjustments: Adjustments | None = None,
+    allowed: Tensor | None = None,  # bool [vocab]; ids that exist; None allows all
+) -> Decisions:
+    """Each session by its own rule. Its decision doesn't depend on the others in the batch.
+
+    All sessions go through their rows together, one row a step, and leave where a draft token
+    falls: rows behind it cost nothing, and greedy rows no softmax.
+    """
+    if adjustments is None and bool((sampling.rule == Rule.GREEDY).all()):
+        return decide_greedy(logits, draft_tokens, offsets, allowed)
+    starts, last = offsets[:-1], offsets[1:] - 1  # [sessions]
+    accepted, following = torch.zeros_like(starts), torch.zeros_like(starts)
+    going = torch.arange(len(starts), device=starts.device)  # sessions without a decision yet
+    step = 0
+    while len(going):
+        ended = torch.zeros_like(going, dtype=torch.bool)
+        for rule in Rule:
+            places = (sampling.rule[going] == rule).nonzero().squeeze(1)
+            if not len(places):
+                continue
+            sessions = going[places]
+            rows = starts[sessions] + step
+            scores = _scores(logits, rows, sessions, adjustments, allowed)
+            drafts = draft_tokens[rows].masked_fill(rows == last[sessions], -1)  # -1: no draft
+            stands, tokens = _decide_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
+            fell = sessions[~stands]
+            accepted[fell], following[fell] = step, tokens
+            ended[places] = ~stands
+        going = going[~ended]
+        step += 1
+    return Decisions(accepted, following)
+
+
+def _scores(
+    logits: Tensor,
+    rows: Tensor,  # int64 [n], distinct
+    sessions: Tensor,  # int64 [n], whose rows they are
+    adjustments: Adjustments | None,
+    allowed: Tensor | None,
+) -> Tensor:  # float32 [n, vocab], a copy
+    """The rows' logits before temperature: adjusted, and ids that don't exist out."""
+    scores = logits[rows].to(torch.float32)
+    if adjustments is not None:
+        first, after = adjustments.offsets[rows], adjustments.offsets[rows + 1]
+        counts = after - first
+        place = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)  # [entries]
+        within = torch.arange(len(place), device=rows.device) - (counts.cumsum(0) - counts)[place]
+        entry = first[place] + within
+        cell = (place, adjustments.ids[entry].to(torch.int64))
+        owner = sessions[place]
+        scores[cell] = adjusted(
+            scores[cell],
+            adjustments.bias[entry],
+            adjustments.seen[entry],
+            adjustments.count[entry],
+            adjustments.banned[entry],
+            adjustments.repetition[owner],
+            adjustments.presence[owner],
+            adjustments.frequency[owner],
+        )
+    return scores if allowed is None else scores.masked_fill_(~allowed, NEVER)
+
+
+def _decide_rows(
+    rule: Rule,
+    scores: Tensor,  # float32 [n, vocab]
+    drafts: Tensor,  # int64 [n], -1 where there is no draft token
+    rows: Tensor,  # int64 [n]
+    sessions: Tensor,  # int64 [n]
+    step: int,
+    sampling: SamplingBatch,
+    q: SparseQ | None,
+) -> tuple[Tensor, Tensor]:
+    """(stands: bool [n], tokens: int64 [rows that don't stand], their next tokens)."""
+    if rule == Rule.GREEDY:
+        best = scores.argmax(dim=-1)
+        stands = best == drafts
+        return stands, best[~stands]
+    seed, position = sampling.seed[sessions], sampling.first_position[sessions] + step
+    p = probabilities(
+        scores,
+        sampling.temperature[sessions],
+        sampling.top_k[sessions],
+        sampling.top_p[sessions],
+        sampling.min_p[sessions],
+    )
+    if rule == Rule.COUPLED:
+        drawn = draw(p, seed, position, Purpose.COUPLED)
+        stands = drawn == drafts
+        return stands, drawn[~stands]
+    drafted = drafts >= 0
+    token = drafts.clamp(min=0)[:, None]  # int64 [n, 1]
+    chance = p.gather(1, token).squeeze(1)  # of the draft token to stand
+    with_q = rule == Rule.REJECTION and bool(drafted.any())
+    if with_q:
+        assert q is not None
+        slots = q.ids[rows].to(torch.int64), q.probs[rows]  # [n, slots] each
+        chance = chance / torch.where(slots[0] == token, slots[1], 0.0).sum(dim=-1)
+    stands = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
+    fell = ~stands
+    p, token, refused = p[fell], token[fell], drafted[fell]  # refused: a draft token, not the bonus
+    if with_q:
+        taken = torch.zeros_like(p).scatter_add_(1, slots[0][fell], slots[1][fell])
+        rest = (p - taken).clamp_(min=0)
+    else:
+        rest = p.scatter(1, token, 0.0)
+    sampled_from_rest = refused & (rest.amax(dim=-1) > NO_MASS)
+    weights = torch.where(sampled_from_rest[:, None], rest, p)
+    return stands, draw(weights, seed[fell], position[fell], Purpose.SAMPLE)
