@@ -1,13 +1,13 @@
 """The few ids of a row that can pass its filters, and the exact threshold, without sorting.
 
-A scan leaves every block's maximum. From those follows a floor that certainly lies at or under the
-filters' threshold; blocks whose maximum reaches it are read again, and what reaches it in them is a
-candidate. The threshold is then found among candidates by halving an interval of float ranks,
-counting ids or adding masses, which is exact: it depends on values alone, as the filters'
-definition does. Rows with more than LIMIT candidates (flat laws) take the same search over the
-whole row, one program for each: correct, slower.
+A scan leaves every block's maximum, and its mass beside it. From those follows a floor that
+certainly lies at or under the filters' threshold; blocks whose maximum reaches it are read again,
+and what reaches it in them is a candidate. The threshold is then found among candidates by halving
+an interval of float ranks, counting ids or adding masses, which is exact: it depends on values
+alone, as the filters' definition does. Rows with more than LIMIT candidates (flat laws) take the
+same search over all their logits.
 
-Nothing here uses atomics, so the same row gives the same bits in every batch. Device functions
+Sums have a fixed order, so that the same row gives the same bits in every batch. Device functions
 only.
 """
 
@@ -20,7 +20,7 @@ from common.kernels.order import rank_of, value_of
 from common.kernels.scan import logits_at
 
 LIMIT = 1024  # candidates of a row; more, and the whole row is searched
-STEP = tl.constexpr(32)  # blocks read again at a time
+STEP = tl.constexpr(64)  # blocks read again at a time
 PART = tl.constexpr(1024)  # candidates looked at at a time
 _WHOLE_PART = tl.constexpr(4096)  # ids of a whole row looked at at a time
 
@@ -48,21 +48,22 @@ def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def floor_for_mass(highest, top, scale, rest, others, BLOCK: tl.constexpr):
+def floor_for_mass(highest, ratio, top, scale, rest, others, BLOCK: tl.constexpr):
     """A value under which all ids together weigh less than `rest` (the top weighs 1), or -inf.
 
-    highest: float32 [blocks]; others: how many further ids may lie anywhere. A block whose maximum
-    lies under the value weighs at most BLOCK times that; in others all but one may lie just under.
+    highest, ratio: float32 [blocks], as a scan leaves them; others: how many further ids may lie
+    anywhere. A block whose maximum lies under the value weighs what it weighs; of others all ids
+    but one may lie under it, and weigh no more than they do nor than that many at the value.
     """
-    depth = (top - highest) * scale  # [blocks] >= 0, in powers of two
+    most = tl.exp2((highest - top) * scale)  # [blocks], what its maximum weighs
+    all_but = tl.maximum(ratio * 1.001 - 1.0, 0.0) * most  # float16 rounds by up to 0.0005
     near = top * 0
     far = top * 0 + 64.0  # 2**-64 of 262,144 ids is no mass at all
     for _ in range(10):
         middle = (near + far) * 0.5
         one = tl.exp2(-middle)
-        each = tl.exp2(-tl.maximum(depth, middle))
-        tail = tl.sum(each * tl.where(depth > middle, 1.0 * BLOCK, 1.0 * (BLOCK - 1)), 0)
-        light = tail + others * one < rest
+        under = tl.where(most < one, all_but + most, tl.minimum(all_but, one * (BLOCK - 1)))
+        light = tl.sum(under, 0) + others * one < rest
         far = tl.where(light, middle, far)
         near = tl.where(light, near, middle)
     floor = top - far / scale
@@ -79,6 +80,7 @@ def collect(
     exists,
     highest,  # float32 [PADDED], the row's block maxima
     floor,
+    most_blocks,  # as many are read again, LIMIT at most; of more blocks the row is called flat
     block_list,  # int32 [rows, LIMIT], scratch
     values,  # float32 [rows, LIMIT]
     ids,  # int32 [rows, LIMIT]
@@ -87,13 +89,16 @@ def collect(
     BLOCK: tl.constexpr,
     HAS_MASK: tl.constexpr,
 ):
-    """Write the ids that reach `floor`, ascending, and their values. Returns how many reach it."""
+    """Write the ids that reach `floor`, ascending, and their values.
+
+    Returns how many reach it; something over LIMIT if they don't fit.
+    """
     block = tl.arange(0, PADDED)
     wanted = (highest >= floor) & (highest > float("-inf"))
     blocks = tl.sum(wanted.to(tl.int32), 0)
-    count = blocks
+    count = blocks + LIMIT
     base = row * LIMIT
-    if blocks <= LIMIT:
+    if blocks <= most_blocks:
         rank = tl.cumsum(wanted.to(tl.int32), 0) - 1
         tl.store(block_list + base + rank, block, mask=wanted)
         tl.debug_barrier()
@@ -186,6 +191,9 @@ def threshold(
     values,
     count,
     floor,
+    under,  # what is known of top_p's cut, if top_k is off: its rank is in (under, highest],
+    highest,
+    over_under,  # and ids over `under` weigh that much; negative if nobody has added them
     top,
     scale,
     whole_mass,
@@ -206,6 +214,7 @@ def threshold(
     low = rank_of(floor, SHIFT)
     last = rank_of(top, SHIFT)
     mass = whole_mass
+    known = over_under
     if top_k < width:
         high = last + 1
         while high > low + 1:  # the highest value that k ids reach
@@ -218,15 +227,18 @@ def threshold(
             enough = reached >= top_k
             low = tl.where(enough, middle, low)
             high = tl.where(enough, high, middle)
+        under = low - 1
+        highest = last
+        known = mass * 0 - 1.0
         if top_p < 1.0:
             mass = weigh(
                 logits, row, row_stride, width, exists, extra, extra_first, extra_end,
                 values, count, value_of(low, SHIFT), top, scale, 0.0,
                 False, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
             )  # fmt: skip
+            known = mass
     if top_p < 1.0:
-        under = low - 1
-        high = last  # nothing exceeds the maximum: it always stays
+        high = highest  # nothing exceeds the maximum: it always stays
         while high > under + 1:  # the lowest value that less than top_p exceeds
             middle = (under >> 1) + (high >> 1) + (under & high & 1)
             over = weigh(
@@ -237,11 +249,16 @@ def threshold(
             kept = over < top_p * mass
             high = tl.where(kept, middle, high)
             under = tl.where(kept, under, middle)
+            known = tl.where(kept, known, over)
         low = high
+    else:
+        known = mass * 0 - 1.0
     cut = value_of(low, SHIFT)
-    mass = weigh(
-        logits, row, row_stride, width, exists, extra, extra_first, extra_end,
-        values, count, cut, top, scale, min_p,
-        False, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
-    )  # fmt: skip
+    mass = known  # what exceeds the value before the cut is what reaches the cut
+    if (known < 0.0) | (min_p > 0.0):
+        mass = weigh(
+            logits, row, row_stride, width, exists, extra, extra_first, extra_end,
+            values, count, cut, top, scale, min_p,
+            False, False, WHOLE, LIMIT, HAS_MASK, HAS_EXTRA,
+        )  # fmt: skip
     return cut, mass

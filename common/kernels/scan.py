@@ -2,10 +2,10 @@
 
 A row of the vocabulary is cut into chunks of CHUNK ids, one program each, and a chunk into blocks
 of BLOCK consecutive ids. Kept of a chunk: its maximum and the first block that holds it; for
-sampled rows the sum of exp((x - maximum) / T); for filtered rows every block's maximum. The last is
-what makes filters cheap: a value that few block maxima reach is reached by ids of those blocks
-only, so that they alone are read again (common/kernels/candidates.py). Chunks never depend on the
-batch, so neither does a sum.
+sampled rows the sum of exp((x - maximum) / T); for filtered rows every block's maximum, and how
+many times that maximum's the block's whole mass is. The last two make filters cheap: they bound
+how many ids and how much mass lie under a value, so that the few blocks over it alone are read
+again (common/kernels/candidates.py). Chunks never depend on the batch, so neither does a sum.
 
 Both services use this. Refuses to know sessions, rules, drafts and randomness.
 """
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 8192  # ids per program: four 16-byte loads in flight per thread of 8 warps
-BLOCK = 32  # ids per block maximum: 1/16 of a bf16 row is written back, for filtered rows only
+BLOCK = 32  # ids per block: 1/16 of a bf16 row is written back, for filtered rows only
 WARPS = 8
 
 # What a row asks for (int32 in `kinds`).
@@ -50,12 +50,14 @@ def scan_rows(
     tops,  # float32 [rows, parts]
     top_blocks,  # int32 [rows, parts]
     sums,  # float32 [rows, parts]
-    maxima,  # float32 [rows, chunks * CHUNK // BLOCK]
+    maxima,  # of the logits' dtype or float32 [rows, chunks * CHUNK // BLOCK]
+    ratios,  # float16 [rows, chunks * CHUNK // BLOCK], 1 to BLOCK, written if HAS_RATIOS
     parts,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_MASK: tl.constexpr,
     ONLY_ARGMAX: tl.constexpr,
+    HAS_RATIOS: tl.constexpr,
 ):
     chunk = tl.program_id(0)  # neighbours read neighbouring memory
     row = tl.program_id(1)
@@ -84,12 +86,16 @@ def scan_rows(
         kind = tl.load(kinds + row)
         if kind >= _SAMPLED:
             scale = tl.load(scales + row)
-            origin = tl.where(top == float("-inf"), 0.0, top)  # -inf - -inf is NaN
-            mass = tl.sum(tl.sum(tl.exp2((x - origin) * scale), 1), 0)
-            tl.store(sums + place, mass)
-        if kind == _FILTERED:
-            all_blocks = tl.num_programs(0) * BLOCKS
-            tl.store(maxima + row.to(tl.int64) * all_blocks + chunk * BLOCKS + blocks, highest)
+            # By each block's own maximum: unlike the chunk's, it is there without a barrier.
+            origin = tl.where(highest == float("-inf"), 0.0, highest)  # -inf - -inf is NaN
+            ratio = tl.sum(tl.exp2((x - origin[:, None]) * scale), 1)  # [BLOCKS]
+            origin = tl.where(top == float("-inf"), 0.0, top)
+            tl.store(sums + place, tl.sum(ratio * tl.exp2((highest - origin) * scale), 0))
+            if kind == _FILTERED:
+                own = row.to(tl.int64) * (tl.num_programs(0) * BLOCKS) + chunk * BLOCKS + blocks
+                tl.store(maxima + own, highest)
+                if HAS_RATIOS:
+                    tl.store(ratios + own, ratio)
 
 
 @triton.jit
@@ -152,21 +158,26 @@ class Scan:
     tops: Tensor  # float32 [rows, parts]
     top_blocks: Tensor  # int32 [rows, parts]
     sums: Tensor  # float32 [rows, parts], relative to the part's own top
-    maxima: Tensor  # float32 [rows, blocks]
+    maxima: Tensor  # of the dtype given [rows, blocks]
+    ratios: Tensor | None  # float16 [rows, blocks]: a block's mass / its maximum's
     chunks: int
     parts: int  # chunks, and one more where the caller adds a part of its own
 
     @staticmethod
     def empty(
-        rows: int, vocab: int, device: torch.device, extra: int = 0, filters: bool = True
-    ) -> Scan:
+        rows: int, vocab: int, device: torch.device, extra: int = 0, filters: bool = True,
+        dtype: torch.dtype = torch.float32, ratios: bool = False,
+    ) -> Scan:  # fmt: skip
+        """dtype: the logits', or float32. filters: for rows that are FILTERED too."""
+        blocks = triton.cdiv(vocab, CHUNK) * (CHUNK // BLOCK)
         chunks = triton.cdiv(vocab, CHUNK)
         parts = chunks + extra
         return Scan(
             torch.empty(rows, parts, device=device),
             torch.empty(rows, parts, device=device, dtype=torch.int32),
             torch.empty(rows, parts, device=device),
-            torch.empty(rows if filters else 0, chunks * (CHUNK // BLOCK), device=device),
+            torch.empty(rows if filters else 0, blocks, device=device, dtype=dtype),
+            torch.empty(rows, blocks, device=device, dtype=torch.float16) if ratios else None,
             chunks,
             parts,
         )
@@ -196,10 +207,12 @@ def scan(
         into.top_blocks,
         into.sums,
         into.maxima,
+        into.ratios if into.ratios is not None else into.maxima,
         into.parts,
         CHUNK=CHUNK,
         BLOCK=BLOCK,
         HAS_MASK=real.mask is not None,
         ONLY_ARGMAX=kinds is None,
+        HAS_RATIOS=into.ratios is not None,
         num_warps=warps,
     )

@@ -93,7 +93,8 @@ def propose(
         if count <= LIMIT:
             cut, _mass = threshold(
                 logits, row, row_stride, width, exists, sums, 0, 0, values, count,
-                floor, top, scale, mass, keep_k, keep_p, 0.0,
+                floor, rank_of(floor, SHIFT) - 1, rank_of(top, SHIFT), mass * 0 - 1.0,
+                top, scale, mass, keep_k, keep_p, 0.0,
                 False, LIMIT, SHIFT, HAS_MASK, False,
             )  # fmt: skip
             low = rank_of(floor, SHIFT)

@@ -2,9 +2,9 @@
 
 Rows are drawn from where that can matter (verifier/kernels/sessions.py, `choose`), by as many
 programs as fill a GPU, which take rows and chunks in turn. Filtered rows look at their candidates
-only, others at the vocabulary, a chunk of it per program. Beside the least of the rule's own
-weights a part keeps the least of p's, for residuals that rounding leaves empty. Refuses to know
-filters and acceptance.
+only, others at the vocabulary, a chunk of it per program, with four ids' noise from each Philox
+block. Where the rule's own weights are all nothing a part keeps the least of p's, for residuals
+that rounding leaves empty. Refuses to know filters and acceptance.
 """
 
 from __future__ import annotations
@@ -13,30 +13,34 @@ import triton
 import triton.language as tl
 
 from common.kernels.scan import logits_at
-from common.rng_triton import COUPLED, SAMPLE, exponential
+from common.rng_triton import COUPLED, SAMPLE, exponential, run_exponential
 
-CHUNK = 8192  # ids per program
-_PART = tl.constexpr(1024)
-_TOGETHER = tl.constexpr(4)
+CHUNK = 4096  # ids per program
+_PART = tl.constexpr(256)
 _NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
+_NO_MASS = tl.constexpr(2.0**-100)  # as in reference.py: below it a residual is rounding
 
 
 @triton.jit
-def _sooner(key, id, keys, ids):
-    """The least of (key, id) and a block of them; of equal keys the lowest id."""
-    least = tl.min(keys, 0)
-    lowest = tl.min(tl.where(keys == least, ids, 0x7FFFFFFF), 0)
-    better = (least < key) | ((least == key) & (lowest < id))
-    return tl.where(better, least, key), tl.where(better, lowest, id)
+def _least(noise, weight, mass, ids):
+    """(the least noise / weight, whose it is: of equals the lowest id); infinite without weight."""
+    key = tl.where(weight > _NO_MASS * mass, noise / weight, float("inf"))
+    least = tl.min(key, 0)
+    return least, tl.min(tl.where(key == least, ids, _NOBODY), 0)
+
+
+@triton.jit
+def _sooner(key, token, other_key, other_token):
+    """The lesser of two; of equal keys the lowest id."""
+    better = (other_key < key) | ((other_key == key) & (other_token < token))
+    return tl.where(better, other_key, key), tl.where(better, other_token, token)
 
 
 @triton.jit
 def _offer(
     x,
     ids,
-    first,
-    end,
     kept,
     top,
     scale,
@@ -51,23 +55,47 @@ def _offer(
     Q_PADDED: tl.constexpr,
     HAS_Q: tl.constexpr,
 ):
-    """Keys of a block of ids in [first, end): by the rule's own weights, and by p's."""
-    weight = tl.where(kept, tl.exp2((x - top) * scale) / mass, 0.0)
+    """The least of _PART listed ids by the rule's own weights, and by p's."""
+    share = tl.where(kept, tl.exp2((x - top) * scale), 0.0)
     noise = exponential(seed, position, ids, purpose)
-    plain = tl.where(weight > 0, noise / weight, float("inf"))
-    weight = tl.where(ids == excluded, 0.0, weight)
+    plain_key, plain_token = _least(noise, share, mass, ids)
+    own = tl.where(ids == excluded, 0.0, share)
     if HAS_Q:
-        slots = tl.arange(0, Q_PADDED)
-        listed = tl.load(q_row + slots, mask=slots < q_count, other=-1)
-        near = (listed >= first) & (listed < end)
-        if tl.max(near.to(tl.int32), 0) != 0:  # most parts of a vocabulary hold none of them
-            for some in range(0, q_count, _TOGETHER):
-                for one in tl.static_range(_TOGETHER):  # that many loads at once
-                    there = some + one < q_count
-                    token = tl.load(q_row + some + one, mask=there, other=-1)
-                    q = tl.load(q_probs_row + some + one, mask=there, other=0.0)
-                    weight = tl.where(ids == token, tl.maximum(weight - q, 0.0), weight)
-    return tl.where(weight > 0, noise / weight, float("inf")), plain
+        if q_count > 0:
+            slot = tl.arange(0, Q_PADDED)
+            listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
+            probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
+            q = tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
+            own = tl.maximum(own - q * mass, 0.0)
+    key, token = _least(noise, own, mass, ids)
+    return key, token, plain_key, plain_token
+
+
+@triton.jit
+def _less_q(
+    own,  # [CHUNK]
+    ids,
+    first,
+    mass,
+    q_row,
+    q_probs_row,
+    q_count,
+    CHUNK: tl.constexpr,
+    Q_PADDED: tl.constexpr,
+):
+    """Weights less q's. A chunk of a vocabulary holds few of its ids, which are taken in turn."""
+    slot = tl.arange(0, Q_PADDED)
+    listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
+    probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
+    near = (listed >= first) & (listed < first + CHUNK) & (probs > 0.0)
+    waiting = tl.where(near, listed, _NOBODY)
+    token = tl.min(waiting, 0)
+    while token != _NOBODY:
+        q = tl.sum(tl.where(near & (listed == token), probs, 0.0), 0)
+        own = tl.where(ids == token, tl.maximum(own - q * mass, 0.0), own)
+        waiting = tl.where(waiting == token, _NOBODY, waiting)
+        token = tl.min(waiting, 0)
+    return own
 
 
 @triton.jit
@@ -97,7 +125,7 @@ def draw(
     few,
     many,
     drawn,
-    keys,  # float32 [rows, chunks, 2], written for drawn rows: the rule's own least, p's least
+    keys,  # float32 [rows, chunks, 2], written for drawn rows: the rule's own least; p's, or inf
     tokens,  # int32 [rows, chunks, 2], written: whose they are
     chunks,
     sessions,
@@ -147,25 +175,28 @@ def draw(
                 x = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
                 some = tl.load(ids + row * LIMIT + at, mask=inside, other=_NOBODY)
                 kept = inside & (x >= cut) & (tl.exp2((x - top) * scale) >= least)
-                own, plain = _offer(
-                    x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
+                a, a_token, b, b_token = _offer(
+                    x, some, kept, top, scale, mass, seed, position, purpose,
                     excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                 )  # fmt: skip
-                key, token = _sooner(key, token, own, some)
-                plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+                key, token = _sooner(key, token, a, a_token)
+                plain_key, plain_token = _sooner(plain_key, plain_token, b, b_token)
         else:
-            stop = tl.minimum((chunk + 1) * CHUNK, width)
-            for first in range(chunk * CHUNK, stop, _PART):
-                some = first + tl.arange(0, _PART)
-                x = logits_at(logits, row, row_stride, some, some < width, exists, HAS_MASK)
-                kept = (x >= cut) & (x > float("-inf"))
-                kept = kept & (tl.exp2((x - top) * scale) >= least)
-                own, plain = _offer(
-                    x, some, first, first + _PART, kept, top, scale, mass, seed, position, purpose,
-                    excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
-                )  # fmt: skip
-                key, token = _sooner(key, token, own, some)
-                plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+            first = chunk * CHUNK
+            some = first + tl.arange(0, CHUNK)
+            x = logits_at(logits, row, row_stride, some, some < width, exists, HAS_MASK)
+            share = tl.exp2((x - top) * scale)
+            share = tl.where((x >= cut) & (share >= least), share, 0.0)
+            noise = run_exponential(seed, position, first, purpose, CHUNK)
+            own = tl.where(some == excluded, 0.0, share)
+            if HAS_Q:
+                if q_count > 0:
+                    own = _less_q(
+                        own, some, first, mass, q_row, q_probs_row, q_count, CHUNK, Q_PADDED
+                    )
+            key, token = _least(noise, own, mass, some)
+            if key == float("inf"):  # else p's own least is never asked for
+                plain_key, plain_token = _least(noise, share, mass, some)
             if HAS_PAIRS:
                 pair = tl.load(pair_offsets + row).to(tl.int32)
                 pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
@@ -176,12 +207,12 @@ def draw(
                     some = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
                     kept = (x >= cut) & (x > float("-inf"))
                     kept = kept & (tl.exp2((x - top) * scale) >= least)
-                    own, plain = _offer(
-                        x, some, 0, _NOBODY, kept, top, scale, mass, seed, position, purpose,
+                    a, a_token, b, b_token = _offer(
+                        x, some, kept, top, scale, mass, seed, position, purpose,
                         excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                     )  # fmt: skip
-                    key, token = _sooner(key, token, own, some)
-                    plain_key, plain_token = _sooner(plain_key, plain_token, plain, some)
+                    key, token = _sooner(key, token, a, a_token)
+                    plain_key, plain_token = _sooner(plain_key, plain_token, b, b_token)
         place = (row * chunks + chunk) * 2
         tl.store(keys + place, key)
         tl.store(keys + place + 1, plain_key)

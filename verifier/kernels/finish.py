@@ -25,8 +25,9 @@ def finish_greedy(
     exists,
     draft_tokens,  # int64 [rows]
     session_offsets,  # int64 [sessions + 1]
-    tops,  # float32 [rows, chunks]
+    tops,  # float32 [rows, stride]
     top_blocks,
+    stride,
     decisions,  # int64 [sessions, 2], written: accepted length, next token; zeros without rows
     chunks,
     PARTS: tl.constexpr,
@@ -45,7 +46,7 @@ def finish_greedy(
         row = start + tl.arange(0, ROWS)
         part = tl.arange(0, PARTS)
         inside = (row < end)[:, None] & (part < chunks)[None, :]
-        place = row[:, None] * chunks + part[None, :]
+        place = row[:, None] * stride + part[None, :]
         all_tops = tl.load(tops + place, mask=inside, other=float("-inf"))
         blocks = tl.load(top_blocks + place, mask=inside, other=_NONE)
         top = tl.max(all_tops, 1)  # [ROWS]

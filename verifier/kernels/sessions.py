@@ -29,7 +29,7 @@ def spread(
     row_sessions,  # int32 [rows], written: `sessions` where nobody owns the row
     kinds,  # int32 [rows], written
     scales,  # float32 [rows], written: log2(e) / temperature
-    drawn,  # int32 [2], written: no row is to be drawn yet
+    drawn,  # int32 [3], written: no row is to be drawn yet, none is flat
     rows,
     sessions,
     width,
@@ -38,6 +38,7 @@ def spread(
     if tl.program_id(0) == 0:
         tl.store(drawn, 0)
         tl.store(drawn + 1, 0)
+        tl.store(drawn + 2, 0)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     owner = tl.zeros([ROWS], tl.int32)
     for first in range(0, sessions, SESSIONS):
@@ -76,7 +77,7 @@ def choose(
     candidates,
     few,  # int32 [rows], written: rows to be drawn from their candidates, in any order
     many,  # int32 [rows], written: rows to be drawn from the vocabulary
-    drawn,  # int32 [2], counts of both
+    drawn,  # int32 [3], drawn[0] and [1]: counts of both
     LIMIT: tl.constexpr,
 ):
     """A session's first row that stopped, or all rows of a coupled one. One program per session."""

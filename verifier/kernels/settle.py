@@ -1,8 +1,9 @@
 """What each row's law is, in three numbers, and whether its draft token stands under it.
 
-`narrow` finds a filtered row's few candidates after a scan; `settle` the exact threshold, the mass
-kept, and acceptance. One program per row, in two kernels, since the first wants all block maxima in
-registers and the second many rows at a time. Refuses to know how tokens are drawn
+`narrow` finds a filtered row's few candidates after a scan, or calls it flat; `settle` the exact
+threshold, the mass kept, and acceptance. One program per row, in two kernels, since the first wants
+all blocks in registers and the second many rows at a time; flat rows are searched by all programs
+in between (verifier/kernels/flat.py). Refuses to know how tokens are drawn
 (verifier/kernels/draw.py).
 """
 
@@ -12,13 +13,16 @@ import triton
 import triton.language as tl
 
 from common.kernels.candidates import collect, floor_for_count, floor_for_mass, threshold
+from common.kernels.order import rank_of
 from common.kernels.scan import ARGMAX, FILTERED, SAMPLED, row_argmax, row_top
 from common.rng_triton import ACCEPT, uniform
 from verifier.kernels.adjust import value_at
+from verifier.kernels.flat import interval
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 _REJECTION = tl.constexpr(2)  # verifier.kernels.decision.Rule
 PART = tl.constexpr(256)
+_MOST_BLOCKS = tl.constexpr(256)  # read again by one program under top-p; more, and all take part
 
 
 @triton.jit
@@ -33,7 +37,9 @@ def narrow(
     tops,
     sums,
     maxima,
-    parts,
+    ratios,
+    stride,  # of tops and sums
+    parts,  # that count: chunks, and the pairs if there are any
     top_k,
     top_p,
     min_p,
@@ -45,9 +51,14 @@ def narrow(
     ids,  # int32 [rows, LIMIT]
     row_values,  # float32 [rows, 3], written: top, a floor under the cut, mass of all ids
     candidates,  # int32 [rows], written: how many; over LIMIT: none, the whole row must be read
+    flat,  # int32 [rows], written: filtered rows with over LIMIT candidates, in any order
+    drawn,  # int32 [3], drawn[2]: their number
+    intervals,  # int32 [rows, LEVELS, 2] and
+    over_under,  # float32 [rows, LEVELS], level 0 written for flat rows: where top_p's cut can be
     sessions,
     blocks,
     LIMIT: tl.constexpr,
+    LEVELS: tl.constexpr,
     PARTS: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -59,9 +70,9 @@ def narrow(
     kind = tl.load(kinds + row)
     if kind >= _SAMPLED:
         scale = tl.load(scales + row)
-        top, all_tops = row_top(tops, row, parts, parts, PARTS)
+        top, all_tops = row_top(tops, row, stride, parts, PARTS)
         part = tl.arange(0, PARTS)
-        part_sums = tl.load(sums + row * parts + part, mask=part < parts, other=0.0)
+        part_sums = tl.load(sums + row * stride + part, mask=part < parts, other=0.0)
         mass = tl.sum(part_sums * tl.exp2((all_tops - top) * scale), 0)
         floor = top * 0 + float("-inf")
         count = row * 0 + LIMIT + 1
@@ -77,23 +88,32 @@ def narrow(
                 end = tl.load(pair_offsets + row + 1).to(tl.int32)
             block = tl.arange(0, PADDED)
             at = maxima + row.to(tl.int64) * blocks
-            highest = tl.load(at + block, mask=block < blocks, other=float("-inf"))
+            highest = tl.load(at + block, mask=block < blocks, other=float("-inf")).to(tl.float32)
+            most = keep_k * 0 + LIMIT
             if keep_k < width:
                 floor = floor_for_count(highest, top, keep_k, SHIFT)
             else:
                 rest = (1.0 - keep_p) * mass * 0.999
-                floor = floor_for_mass(highest, top, scale, rest, end - first, BLOCK)
+                at_ratio = ratios + row.to(tl.int64) * blocks + block
+                ratio = tl.load(at_ratio, mask=block < blocks, other=0.0).to(tl.float32)
+                floor = floor_for_mass(highest, ratio, top, scale, rest, end - first, BLOCK)
                 by_min = top + tl.log2(tl.maximum(least, 1e-37)) / scale
                 by_min -= (tl.abs(top) + tl.abs(by_min)) * 1e-6
                 floor = tl.maximum(floor, by_min)
+                most = keep_k * 0 + _MOST_BLOCKS
             count = collect(
-                logits, row, row_stride, width, exists, highest, floor,
+                logits, row, row_stride, width, exists, highest, floor, most,
                 block_list, values, ids, LIMIT, PADDED, BLOCK, HAS_MASK,
             )  # fmt: skip
             if HAS_PAIRS:
                 count = _append(
                     pair_ids, adjusted, first, end, floor, values, ids, row, count, LIMIT
                 )
+            if count > LIMIT:
+                tl.store(flat + tl.atomic_add(drawn + 2, 1), row)
+                tl.store(intervals + row * LEVELS * 2, rank_of(floor, SHIFT) - 1)
+                tl.store(intervals + row * LEVELS * 2 + 1, rank_of(top, SHIFT))
+                tl.store(over_under + row * LEVELS, mass * 0 - 1.0)
         tl.store(row_values + row * 3, top)
         tl.store(row_values + row * 3 + 1, floor)
         tl.store(row_values + row * 3 + 2, mass)
@@ -129,12 +149,20 @@ def settle(
     values,
     row_values,  # float32 [rows, 3]: top, cut (a floor, before), mass kept (of all ids, before)
     candidates,
+    flat,  # read if WHOLE, as all to `masses`
+    drawn,
+    intervals,
+    over_under,
+    edges,
+    masses,
     best,  # int32 [rows], written for ARGMAX rows
     stops,  # int32 [rows], written: 1 where the draft token doesn't stand
     sessions,
     chunks,
     LIMIT: tl.constexpr,
+    LEVELS: tl.constexpr,
     PARTS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
     Q_PADDED: tl.constexpr,
@@ -143,69 +171,84 @@ def settle(
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
-    """WHOLE: filtered rows with over LIMIT candidates, from all their logits; else the others."""
-    row = tl.program_id(0)
-    kind = tl.load(kinds + row)
-    session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
-    is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
-    draft = tl.load(draft_tokens + row).to(tl.int32)
+    """WHOLE: flat rows, which programs take in turn; else all others, one program for each."""
+    item = tl.program_id(0)
+    total = item + 1
     if WHOLE:
-        count = tl.load(candidates + row)
-        mine = (kind == _FILTERED) & (count > LIMIT)
-    elif kind == _ARGMAX:
+        total = tl.load(drawn + 2)
+    while item < total:
+        row = item
+        if WHOLE:
+            row = tl.load(flat + item)
+        kind = tl.load(kinds + row)
+        session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
+        is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
+        draft = tl.load(draft_tokens + row).to(tl.int32)
         count = row * 0
-        mine = kind == _SAMPLED  # it isn't
-        token, highest = row_argmax(
-            logits, row, row_stride, width, exists, tops, top_blocks, parts, chunks,
-            PARTS, BLOCK, HAS_MASK,
-        )  # fmt: skip
-        if HAS_PAIRS:
-            pair_top = tl.load(tops + row * parts + parts - 1)
-            pair = tl.load(top_blocks + row * parts + parts - 1)
-            lowest = tl.where(pair_top == highest, tl.minimum(pair, token), token)
-            token = tl.where(pair_top > highest, pair, lowest)
-        tl.store(best + row, token)
-        tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
-    else:
-        count = tl.load(candidates + row)
-        mine = (kind == _SAMPLED) | ((kind == _FILTERED) & (count <= LIMIT))
-    if mine:
-        scale = tl.load(scales + row)
-        top = tl.load(row_values + row * 3)
-        cut = tl.load(row_values + row * 3 + 1)
-        mass = tl.load(row_values + row * 3 + 2)
-        least = tl.load(min_p + session)
-        if kind == _FILTERED:
-            first = row * 0
-            end = row * 0
-            if HAS_PAIRS:
-                first = tl.load(pair_offsets + row).to(tl.int32)
-                end = tl.load(pair_offsets + row + 1).to(tl.int32)
-            keep_k = tl.load(top_k + session)
-            keep_p = tl.load(top_p + session)
-            cut, mass = threshold(
-                logits, row, row_stride, width, exists, adjusted, first, end, values, count,
-                cut, top, scale, mass, keep_k, keep_p, least,
-                WHOLE, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
+        mine = (kind == _FILTERED) | (kind == _SAMPLED)
+        if not WHOLE:
+            if kind == _ARGMAX:
+                token, highest = row_argmax(
+                    logits, row, row_stride, width, exists, tops, top_blocks, parts, chunks,
+                    PARTS, BLOCK, HAS_MASK,
+                )  # fmt: skip
+                if HAS_PAIRS:
+                    pair_top = tl.load(tops + row * parts + parts - 1)
+                    pair = tl.load(top_blocks + row * parts + parts - 1)
+                    lowest = tl.where(pair_top == highest, tl.minimum(pair, token), token)
+                    token = tl.where(pair_top > highest, pair, lowest)
+                tl.store(best + row, token)
+                tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
+            if kind == _FILTERED:
+                count = tl.load(candidates + row)
+                mine = count <= LIMIT
+        if mine:
+            scale = tl.load(scales + row)
+            top = tl.load(row_values + row * 3)
+            cut = tl.load(row_values + row * 3 + 1)
+            mass = tl.load(row_values + row * 3 + 2)
+            least = tl.load(min_p + session)
+            if kind == _FILTERED:
+                first = row * 0
+                end = row * 0
+                if HAS_PAIRS:
+                    first = tl.load(pair_offsets + row).to(tl.int32)
+                    end = tl.load(pair_offsets + row + 1).to(tl.int32)
+                keep_k = tl.load(top_k + session)
+                keep_p = tl.load(top_p + session)
+                under = rank_of(cut, SHIFT) - 1
+                high = rank_of(top, SHIFT)
+                over = mass * 0 - 1.0
+                if WHOLE:
+                    if (keep_k >= width) & (keep_p < 1.0):
+                        under, high, over = interval(
+                            row, intervals, over_under, edges, masses, keep_p * mass, chunks,
+                            LEVELS, LEVELS, CHUNKS, SHIFT,
+                        )  # fmt: skip
+                cut, mass = threshold(
+                    logits, row, row_stride, width, exists, adjusted, first, end, values, count,
+                    cut, under, high, over, top, scale, mass, keep_k, keep_p, least,
+                    WHOLE, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
+                )  # fmt: skip
+                tl.store(row_values + row * 3 + 1, cut)
+                tl.store(row_values + row * 3 + 2, mass)
+            x = value_at(
+                logits, row, row_stride, width, exists, pair_offsets, pair_ids, adjusted, draft,
+                HAS_MASK, HAS_PAIRS,
             )  # fmt: skip
-            tl.store(row_values + row * 3 + 1, cut)
-            tl.store(row_values + row * 3 + 2, mass)
-        x = value_at(
-            logits, row, row_stride, width, exists, pair_offsets, pair_ids, adjusted, draft,
-            HAS_MASK, HAS_PAIRS,
-        )  # fmt: skip
-        share = tl.exp2((x - top) * scale)
-        p = tl.where((x >= cut) & (share >= least), share / mass, 0.0)
-        if HAS_Q and tl.load(rule + session) == _REJECTION:
-            slot = tl.arange(0, Q_PADDED)
-            there = slot < q_width
-            same = tl.load(q_ids + row * q_width + slot, mask=there, other=-1) == draft
-            q = tl.load(q_probs + row * q_width + slot, mask=there & same, other=0.0)
-            p = p / tl.sum(q, 0)  # accept with probability min(1, p / q)
-        offset = row - tl.load(session_offsets + session).to(tl.int32)
-        position = tl.load(first_position + session).to(tl.int32) + offset
-        u = uniform(tl.load(seed + session), position, ACCEPT)
-        tl.store(stops + row, (is_last | (u >= p)).to(tl.int32))
+            share = tl.exp2((x - top) * scale)
+            p = tl.where((x >= cut) & (share >= least), share / mass, 0.0)
+            if HAS_Q and tl.load(rule + session) == _REJECTION:
+                slot = tl.arange(0, Q_PADDED)
+                there = slot < q_width
+                same = tl.load(q_ids + row * q_width + slot, mask=there, other=-1) == draft
+                q = tl.load(q_probs + row * q_width + slot, mask=there & same, other=0.0)
+                p = p / tl.sum(q, 0)  # accept with probability min(1, p / q)
+            offset = row - tl.load(session_offsets + session).to(tl.int32)
+            position = tl.load(first_position + session).to(tl.int32) + offset
+            u = uniform(tl.load(seed + session), position, ACCEPT)
+            tl.store(stops + row, (is_last | (u >= p)).to(tl.int32))
+        item += tl.num_programs(0)
 
 
 @triton.jit
