@@ -70,9 +70,20 @@ def draw(
     """
     if not len(weights):
         return torch.empty(0, dtype=torch.int64, device=weights.device)
-    columns = (weights > 0).any(dim=0).nonzero().squeeze(1)  # nothing is made for the others
-    noise = exponential(seed, position, columns if ids is None else ids[..., columns], purpose)
-    return columns[(noise / weights[:, columns]).argmin(dim=-1)]
+    width = weights.shape[-1]
+    if ids is None:
+        ids = torch.arange(width, device=weights.device)
+    possible = weights.amax(dim=0) > 0  # the others are never drawn
+    if 2 * int(possible.sum()) > width:  # picking columns out costs more than their numbers
+        return _least(exponential(seed, position, ids, purpose).div_(weights))
+    columns = possible.nonzero().squeeze(1)
+    noise = exponential(seed, position, ids[..., columns], purpose)
+    return columns[_least(noise.div_(weights.index_select(1, columns)))]
+
+
+def _least(values: Tensor) -> Tensor:
+    """int64 [rows]: where each row's first minimum is. A third of argmin's time on a CPU."""
+    return values.min(dim=-1).indices
 
 
 def _drop_below(scores: Tensor, rows: Tensor, least: Tensor) -> None:
