@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 
 from common.kernels import candidates, scan
 from drafter.kernels import propose
-from verifier.kernels import adjust, decide, draw, finish, sessions, settle
+from verifier.kernels import adjust, decide, draw, finish, flat, sessions, settle
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ SAMPLING = {
     "seed": "*i64", "seeds": "*i64", "first_position": "*i64",
 }  # fmt: skip
 SCAN = {
-    "tops": "*fp32", "top_blocks": "*i32", "sums": "*fp32", "maxima": "*fp32", "parts": "i32",
-    "chunks": "i32", "blocks": "i32",
+    "tops": "*fp32", "top_blocks": "*i32", "sums": "*fp32", "maxima": "*bf16", "ratios": "*fp16",
+    "parts": "i32", "stride": "i32", "chunks": "i32", "blocks": "i32",
 }  # fmt: skip
 PAIRS = {
     "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16",
@@ -58,8 +58,9 @@ PAIRS = {
 SETTLED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
     "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
-    "decisions": "*i64", "few": "*i32", "many": "*i32", "drawn": "*i32", "q_ids": "*i32",
-    "q_probs": "*fp32", "q_width": "i32",
+    "decisions": "*i64", "few": "*i32", "many": "*i32", "drawn": "*i32", "flat": "*i32",
+    "intervals": "*i32", "over_under": "*fp32", "edges": "*i32", "masses": "*fp32",
+    "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
 }  # fmt: skip
 DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
 WIDE = ("row_stride",)
@@ -72,15 +73,23 @@ FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
 
 
 def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
-    return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy}
+    return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy,
+            "HAS_RATIOS": not greedy}  # fmt: skip
 
 
 def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
-    return {**FILTER, "PADDED": 8192, "SHIFT": shift, "HAS_MASK": mask, "HAS_PAIRS": pairs}
+    fixed = {"LEVELS": 3, "PADDED": 4096, "SHIFT": shift}
+    return {**FILTER, **fixed, "HAS_MASK": mask, "HAS_PAIRS": pairs}
+
+
+def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
+    fixed = {"LEVEL": level, "LEVELS": 3, "PADDED": 32, "CHUNK": flat.CHUNK, "SHIFT": shift}
+    return {**fixed, "HAS_MASK": flags, "HAS_PAIRS": flags}
 
 
 def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
-    return {**FILTER, "Q_PADDED": 64, "SHIFT": shift, "WHOLE": whole, **flags}
+    fixed = {"LEVELS": 3, "CHUNKS": 32, "Q_PADDED": 64, "SHIFT": shift}
+    return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
 
 def _draw(flags: dict[str, bool]) -> dict[str, Any]:
@@ -88,13 +97,13 @@ def _draw(flags: dict[str, bool]) -> dict[str, Any]:
 
 
 def _propose(shift: int, shared: bool) -> dict[str, Any]:
-    fixed = {"N": propose.Q_WIDTH, "PADDED": 8192, "SHIFT": shift}
+    fixed = {"N": propose.Q_WIDTH, "PADDED": 4096, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
 
 
 STEPS = {**DECISION, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
-FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32"}
-FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16"}
+FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
+FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
 CASES = [
     Case("scan, argmax", scan.scan_rows, DECISION, _scan(False, True), WIDE, scan.WARPS),
     Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
@@ -106,15 +115,21 @@ CASES = [
     Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
     Case("narrow", settle.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
     Case("narrow, all", settle.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
-    Case("settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS),
-    Case("settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS),
-    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS),
-    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS),
+    Case(
+        "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS, 128
+    ),
+    Case(
+        "settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS, 128
+    ),
+    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS, 128),
+    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS, 128),
+    Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, decide.PROBE_WARPS),
+    Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
     Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS, 128),
     Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS, 128),
     Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
     Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
-    Case("finish", finish.finish, DECISION, {"PARTS": 32, "LIMIT": candidates.LIMIT}, warps=1),
+    Case("finish", finish.finish, DECISION, {"PARTS": 64, "LIMIT": candidates.LIMIT}, warps=1),
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
     Case("propose, shared", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
 ]

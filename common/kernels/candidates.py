@@ -20,7 +20,7 @@ from common.kernels.order import rank_of, value_of
 from common.kernels.scan import logits_at
 
 LIMIT = 1024  # candidates of a row; more, and the whole row is searched
-STEP = tl.constexpr(64)  # blocks read again at a time
+STEP = tl.constexpr(32)  # blocks read again at a time
 PART = tl.constexpr(1024)  # candidates looked at at a time
 _WHOLE_PART = tl.constexpr(4096)  # ids of a whole row looked at at a time
 

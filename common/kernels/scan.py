@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 8192  # ids per program: four 16-byte loads in flight per thread of 8 warps
-BLOCK = 32  # ids per block: 1/16 of a bf16 row is written back, for filtered rows only
+BLOCK = 64  # ids per block: 1/32 of a bf16 row is written back, for filtered rows only
 WARPS = 8
 
 # What a row asks for (int32 in `kinds`).
@@ -51,7 +51,7 @@ def scan_rows(
     top_blocks,  # int32 [rows, parts]
     sums,  # float32 [rows, parts]
     maxima,  # of the logits' dtype or float32 [rows, chunks * CHUNK // BLOCK]
-    ratios,  # float16 [rows, chunks * CHUNK // BLOCK], 1 to BLOCK, written if HAS_RATIOS
+    ratios,  # float16 [rows, chunks * CHUNK // BLOCK], 1 to BLOCK (0: no id exists)
     parts,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,

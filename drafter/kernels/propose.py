@@ -87,7 +87,7 @@ def propose(
         wanted = tl.where(keep_k < width, tl.maximum(keep_k, N), N)
         floor = floor_for_count(highest, top, wanted, SHIFT)
         count = collect(
-            logits, row, row_stride, width, exists, highest, floor,
+            logits, row, row_stride, width, exists, highest, floor, LIMIT,
             block_list, values, ids, LIMIT, PADDED, BLOCK, HAS_MASK,
         )  # fmt: skip
         if count <= LIMIT:

@@ -134,8 +134,8 @@ def decide(
     narrow[(rows,)](
         *read, work.row_sessions, work.kinds, work.scales, found.tops, found.sums, found.maxima,
         ratios, found.parts, found.chunks + has_pairs, sampling.top_k, sampling.top_p,
-        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values, work.ids, work.row_values,
-        work.candidates, work.flat, work.drawn, work.intervals, work.over_under, sessions,
+        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values,
+        work.ids, work.row_values, work.candidates, work.flat, work.drawn, work.intervals, work.over_under, sessions,
         found.maxima.shape[1],
         PADDED=triton.next_power_of_2(found.chunks) * (SCAN_CHUNK // BLOCK),
         num_warps=NARROW_WARPS, **shared, **flags,
@@ -156,8 +156,9 @@ def decide(
             pair_offsets, pair_ids, work.adjusted, work.values, work.row_values, work.candidates,
             work.flat, work.drawn, work.intervals, work.over_under, work.edges, work.masses,
             work.best, work.stops, sessions, found.chunks,
-            CHUNKS=triton.next_power_of_2(flat_chunks), WHOLE=whole, num_warps=warps, **shared,
-            **flags, **q_flags,
+            CHUNKS=triton.next_power_of_2(flat_chunks), WHOLE=whole, num_warps=warps,
+            maxnreg=128,  # as for `draw`
+            **shared, **flags, **q_flags,
         )  # fmt: skip
     choose[(sessions,)](
         offsets, work.kinds, sampling.rule, work.stops, work.candidates, work.few, work.many,
@@ -169,7 +170,7 @@ def decide(
         pair_offsets, pair_ids, work.adjusted, work.values, work.ids, work.row_values,
         work.candidates, work.few, work.many, work.drawn, work.keys, work.tokens, chunks, sessions,
         LIMIT=LIMIT, CHUNK=CHUNK, num_warps=DRAW_WARPS,
-        maxnreg=128,  # ptxas would rather spill for one program more per processor
+        maxnreg=128,  # ptxas would rather spill than hold one program less per processor
         **flags, **q_flags,
     )  # fmt: skip
     finish[(sessions,)](

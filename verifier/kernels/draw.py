@@ -60,13 +60,12 @@ def _offer(
     noise = exponential(seed, position, ids, purpose)
     plain_key, plain_token = _least(noise, share, mass, ids)
     own = tl.where(ids == excluded, 0.0, share)
-    if HAS_Q:
-        if q_count > 0:
-            slot = tl.arange(0, Q_PADDED)
-            listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
-            probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
-            q = tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
-            own = tl.maximum(own - q * mass, 0.0)
+    if HAS_Q and q_count > 0:
+        slot = tl.arange(0, Q_PADDED)
+        listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
+        probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
+        q = tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
+        own = tl.maximum(own - q * mass, 0.0)
     key, token = _least(noise, own, mass, ids)
     return key, token, plain_key, plain_token
 
@@ -169,14 +168,14 @@ def draw(
         plain_key = key
         plain_token = token
         if count <= LIMIT:
-            for first in range(0, count, _PART):
-                at = first + tl.arange(0, _PART)
+            for begin_at in range(0, count, _PART):
+                at = begin_at + tl.arange(0, _PART)
                 inside = at < count
-                x = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
-                some = tl.load(ids + row * LIMIT + at, mask=inside, other=_NOBODY)
-                kept = inside & (x >= cut) & (tl.exp2((x - top) * scale) >= least)
+                y = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
+                listed = tl.load(ids + row * LIMIT + at, mask=inside, other=_NOBODY)
+                kept = inside & (y >= cut) & (tl.exp2((y - top) * scale) >= least)
                 a, a_token, b, b_token = _offer(
-                    x, some, kept, top, scale, mass, seed, position, purpose,
+                    y, listed, kept, top, scale, mass, seed, position, purpose,
                     excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                 )  # fmt: skip
                 key, token = _sooner(key, token, a, a_token)
@@ -189,11 +188,8 @@ def draw(
             share = tl.where((x >= cut) & (share >= least), share, 0.0)
             noise = run_exponential(seed, position, first, purpose, CHUNK)
             own = tl.where(some == excluded, 0.0, share)
-            if HAS_Q:
-                if q_count > 0:
-                    own = _less_q(
-                        own, some, first, mass, q_row, q_probs_row, q_count, CHUNK, Q_PADDED
-                    )
+            if HAS_Q and q_count > 0:
+                own = _less_q(own, some, first, mass, q_row, q_probs_row, q_count, CHUNK, Q_PADDED)
             key, token = _least(noise, own, mass, some)
             if key == float("inf"):  # else p's own least is never asked for
                 plain_key, plain_token = _least(noise, share, mass, some)
@@ -201,14 +197,14 @@ def draw(
                 pair = tl.load(pair_offsets + row).to(tl.int32)
                 pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
                 pairs = tl.where(chunk == 0, pairs, pair)
-                for first in range(pair, pairs, _PART):
-                    at = first + tl.arange(0, _PART)
-                    x = tl.load(adjusted + at, mask=at < pairs, other=float("-inf"))
-                    some = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
-                    kept = (x >= cut) & (x > float("-inf"))
-                    kept = kept & (tl.exp2((x - top) * scale) >= least)
+                for start in range(pair, pairs, _PART):
+                    at = start + tl.arange(0, _PART)
+                    y = tl.load(adjusted + at, mask=at < pairs, other=float("-inf"))
+                    listed = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
+                    kept = (y >= cut) & (y > float("-inf"))
+                    kept = kept & (tl.exp2((y - top) * scale) >= least)
                     a, a_token, b, b_token = _offer(
-                        x, some, kept, top, scale, mass, seed, position, purpose,
+                        y, listed, kept, top, scale, mass, seed, position, purpose,
                         excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
                     )  # fmt: skip
                     key, token = _sooner(key, token, a, a_token)

@@ -151,14 +151,13 @@ def probe(
                 for at in range(_EDGES):
                     edge = value_of(tl.sum(tl.where(which == at, rank, 0), 0), SHIFT)
                     mass = tl.sum(tl.where(x > edge, share, 0.0), 0)
-                    if HAS_PAIRS:
-                        if chunk == 0:
-                            pair = tl.load(pair_offsets + row).to(tl.int32)
-                            pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
-                            for start in range(pair, pairs, PART):
-                                some = start + tl.arange(0, PART)
-                                y = tl.load(adjusted + some, mask=some < pairs, other=float("-inf"))
-                                more = tl.exp2((y - top) * scale)
-                                mass += tl.sum(tl.where(y > edge, more, 0.0), 0)
+                    if HAS_PAIRS and chunk == 0:
+                        pair = tl.load(pair_offsets + row).to(tl.int32)
+                        pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
+                        for start in range(pair, pairs, PART):
+                            some = start + tl.arange(0, PART)
+                            y = tl.load(adjusted + some, mask=some < pairs, other=float("-inf"))
+                            more = tl.exp2((y - top) * scale)
+                            mass += tl.sum(tl.where(y > edge, more, 0.0), 0)
                     tl.store(masses + (place * chunks + chunk) * _EDGES + at, mass)
         item += tl.num_programs(0)

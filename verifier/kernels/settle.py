@@ -219,12 +219,11 @@ def settle(
                 under = rank_of(cut, SHIFT) - 1
                 high = rank_of(top, SHIFT)
                 over = mass * 0 - 1.0
-                if WHOLE:
-                    if (keep_k >= width) & (keep_p < 1.0):
-                        under, high, over = interval(
-                            row, intervals, over_under, edges, masses, keep_p * mass, chunks,
-                            LEVELS, LEVELS, CHUNKS, SHIFT,
-                        )  # fmt: skip
+                if WHOLE and (keep_k >= width) & (keep_p < 1.0):
+                    under, high, over = interval(
+                        row, intervals, over_under, edges, masses, keep_p * mass, chunks,
+                        LEVELS, LEVELS, CHUNKS, SHIFT,
+                    )  # fmt: skip
                 cut, mass = threshold(
                     logits, row, row_stride, width, exists, adjusted, first, end, values, count,
                     cut, under, high, over, top, scale, mass, keep_k, keep_p, least,
