@@ -1,4 +1,4 @@
-"""The decision kernels, interpreted, against the definition in float64 (bench/decision_twin.py)."""
+"""The decision kernels, interpreted, decide what their plain-torch twin decides."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.decision_twin import Batch, decide_plainly, sampling
-from common.kernels.scan import RealIds
+from bench.decision_twin import Batch, sampling
+from verifier.kernels import reference
 from verifier.kernels.decide import Workspace, decide, decide_greedy
-from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
-from verifier.kernels.reference import decide_greedy as plain_greedy
+from verifier.kernels.decision import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
 
 CPU = torch.device("cpu")
-# Sums of float32 exponentials of the dtype's values decide: closer calls than this may differ.
-CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.float16: 1e-5}
 LAWS = {  # of successive sessions
-    "temperature": [1.0, 0.7, 1.5, 1.0, 1.0, 0.0],
+    "temperature": [1.0, 0.7, 1.5, 1.0, 1.0, 1.0],
     "top_p": [1.0, 1.0, 0.8, 0.9, 1.0, 1.0],
     "min_p": [0.0, 0.0, 0.0, 0.02, 0.1, 0.0],
 }
@@ -46,30 +43,33 @@ def some_q(logits: Tensor, draft: Tensor, n: int = 6) -> SparseQ:
     return SparseQ(ids.to(torch.int32), torch.nn.functional.pad(q, (0, 1)))
 
 
-def decided(batch: Batch, spare: int = 0) -> list[tuple[int, int]]:
-    """By the kernels; the inputs must come back as they were, and every place be written."""
+def pairs_of(made: Decisions) -> list[tuple[int, int]]:
+    return list(zip(made.accepted_lengths.tolist(), made.next_tokens.tolist(), strict=True))
+
+
+def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
     rows, vocab = batch.logits.shape
     pairs = 0 if batch.adjustments is None else len(batch.adjustments.ids)
     sessions = len(batch.offsets) - 1
-    work = Workspace.empty(rows, sessions + spare, vocab, batch.logits.dtype, CPU, pairs)
-    work.decisions.fill_(-99)
+    work = Workspace.empty(
+        rows, sessions + spare, vocab, batch.logits.dtype, CPU, batch.allowed, pairs, greedy
+    )
+    work.decisions.fill_(-99)  # every place must be written
+    return work
+
+
+def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
+    """By the kernels; the inputs must come back as they were."""
     before = batch.logits.clone()
-    real = RealIds.of(batch.allowed, vocab)
-    made = decide(
-        batch.logits, batch.draft, batch.offsets, batch.sampling, batch.q, batch.adjustments, real,
-        work,
-    )  # fmt: skip
+    made = decide(*vars(batch).values(), work=work or workspace(batch))
     assert torch.equal(batch.logits, before), "logits are as they were"
-    return [(int(accepted), int(token)) for accepted, token in made]
+    return pairs_of(made)
 
 
 def agrees(batch: Batch) -> list[tuple[int, int]]:
-    """As the definition decides, but for calls that rounding decides."""
+    """What kernels and twin decide."""
     got = decided(batch)
-    want, margins = decide_plainly(batch)
-    close = CLOSE[batch.logits.dtype]
-    for session, (mine, plain, margin) in enumerate(zip(got, want, margins, strict=True)):
-        assert mine == plain or margin < close, f"session {session}: {mine}, not {plain} ({margin})"
+    assert got == pairs_of(reference.decide(*vars(batch).values()))
     return got
 
 
@@ -287,8 +287,10 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
     assert decided(alone) == together[2:3]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("vocab", [17, 4097, 20_000])
+@pytest.mark.parametrize(
+    ("dtype", "vocab"),
+    [(torch.float32, 17), (torch.bfloat16, 4097), (torch.float16, 20_000), (torch.float32, 20_000)],
+)
 def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: int) -> None:
     torch.manual_seed(vocab)
     offsets = offsets_of([0, 3, 20, 1])
@@ -300,16 +302,20 @@ def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: in
     draft = logits.masked_fill(~allowed, float("-inf")).argmax(1)
     draft[3] += 1
     for some in (None, allowed):
-        work = Workspace.empty(rows, 4, vocab, dtype, CPU, greedy=True)
-        made = decide_greedy(logits, draft, offsets, RealIds.of(some, vocab), work)
-        want = plain_greedy(logits, draft, offsets, some)
-        assert made[:, 0].tolist() == want.accepted_lengths.tolist()
-        assert made[:, 1].tolist() == want.next_tokens.tolist()
+        work = Workspace.empty(rows, 4, vocab, dtype, CPU, some, greedy=True)
+        made = decide_greedy(logits, draft, offsets, some, work=work)
+        assert pairs_of(made) == pairs_of(reference.decide_greedy(logits, draft, offsets, some))
 
 
 def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
     batch = mixed(4097, torch.bfloat16, [Rule.GREEDY] * 6)
-    work = Workspace.empty(len(batch.logits), 6, 4097, torch.bfloat16, CPU, greedy=True)
-    real = RealIds.of(batch.allowed, 4097)
-    alone = decide_greedy(batch.logits, batch.draft, batch.offsets, real, work)
-    assert decided(batch) == [tuple(pair) for pair in alone.tolist()]
+    assert decided(batch) == decided(batch, workspace(batch, greedy=True))
+
+
+def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
+    batch = mixed(300, torch.bfloat16, [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED] * 2)
+    room = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
+    assert decided(batch, room) == decided(batch)
+    assert pairs_of(
+        decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=room)
+    ) == pairs_of(reference.decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))
