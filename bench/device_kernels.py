@@ -1,7 +1,8 @@
 """`python -m bench.device_kernels`: decision kernels on a GPU, checked, timed, against torch.
 
 `--small` runs every part in a tiny form under Triton's interpreter, to see that it works; its times
-mean nothing. `--tune` times tile sizes instead. Needs torch and triton, nothing else.
+mean nothing. `--tune` and `--profile` are bench/device_tuning.py's. Needs torch and triton, nothing
+else.
 """
 
 from __future__ import annotations
@@ -67,15 +68,16 @@ def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) ->
     }
 
 
-def ours(one: dict[str, Any], real: Any, work: Any, greedy: bool) -> torch.Tensor:
-    """One decision by the kernels."""
-    from verifier.kernels.decide import decide, decide_greedy
+def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
+    """One decision by the kernels: int64 [sessions, 2], accepted length and next token."""
+    from verifier.kernels.decide import decide
 
-    if greedy:
-        return decide_greedy(one["logits"], one["draft"], one["offsets"], real, work)
-    return decide(
-        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], None, real, work
-    )
+    decide(
+        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], None, work.allowed,
+        work=work,
+    )  # fmt: skip
+    decisions: torch.Tensor = work.decisions
+    return decisions
 
 
 def baseline(one: dict[str, Any], case: dict[str, Any]) -> torch.Tensor:
@@ -92,26 +94,28 @@ def baseline(one: dict[str, Any], case: dict[str, Any]) -> torch.Tensor:
     )  # fmt: skip
 
 
-def workspace(rows: int, vocab: int, device: torch.device, greedy: bool) -> Any:
+def workspace(
+    rows: int, vocab: int, device: torch.device, greedy: bool, allowed: torch.Tensor | None = None
+) -> Any:
     from verifier.kernels.decide import Workspace
 
-    return Workspace.empty(rows, rows // PER_SESSION, vocab, torch.bfloat16, device, greedy=greedy)
+    return Workspace.empty(
+        rows, rows // PER_SESSION, vocab, torch.bfloat16, device, allowed, greedy=greedy
+    )
 
 
 def check(rows: int, vocab: int, device: torch.device) -> list[dict[str, Any]]:
     """Fresh random inputs against the float64 twin. What differs must have been a close call."""
     from bench.decision_twin import Batch, decide_plainly
-    from common.kernels.scan import RealIds
 
     checked = []
     for name, case in CASES.items():
         one = inputs(rows, vocab, device, case)
         allowed = torch.ones(vocab, dtype=torch.bool, device=device)
         allowed[vocab - vocab // 50 :] = False
-        real = RealIds.of(allowed, vocab)
-        work = workspace(rows, vocab, device, not case)
+        work = workspace(rows, vocab, device, not case, allowed)
         work.decisions.fill_(-99)  # every place must be written
-        got = [tuple(pair) for pair in ours(one, real, work, not case).tolist()]
+        got = [tuple(pair) for pair in ours(one, work).tolist()]
         s = one["sampling"] if case else _greedy(one["sampling"])
         batch = Batch(one["logits"], one["draft"], one["offsets"], s, one["q"], None, allowed)
         want, margins = decide_plainly(batch)
@@ -138,15 +142,14 @@ def _greedy(sampling: Any) -> Any:
 
 
 def measure(
-    rows: int, vocab: int, device: torch.device, copy: float, deadline: float
+    rows: int, vocab: int, device: torch.device, copy: float, deadline: float, baselines: bool
 ) -> list[dict[str, Any]]:
-    """Every case at one shape: time, bytes of reading the logits once, the baseline's time."""
+    """Every case at one shape: time, also in reads of the logits, and the baseline's time."""
     from bench.device_timing import microseconds, sets_for
-    from common.kernels.scan import RealIds
 
-    measured = []
-    real = RealIds(vocab)
+    measured: list[dict[str, Any]] = []
     size = rows * vocab * 2
+    read: float | None = None
     for name, case in CASES.items():
         if rows >= LARGEST_ONLY_GREEDY and name not in ("greedy", "top-k top-p, q"):
             continue
@@ -156,11 +159,13 @@ def measure(
         count = sets_for(size) if device.type == "cuda" else 1
         sets = [inputs(rows, vocab, device, case) for _ in range(count)]
         work = workspace(rows, vocab, device, not case)
-        mine = microseconds([partial(ours, one, real, work, not case) for one in sets], device)
+        if read is None:
+            read = reading(sets, work, device)
+        mine = microseconds([partial(ours, one, work) for one in sets], device)
         theirs = None
-        if name != "coupled top-k" and "min_p" not in case:
+        if baselines and name != "coupled top-k" and "min_p" not in case:
             calls: list[Callable[[], object]] = [partial(baseline, one, case) for one in sets[:8]]
-            theirs = microseconds(calls, device, 0.1)
+            theirs = microseconds(calls, device, 0.05)
         measured.append(
             {
                 "kernel": name,
@@ -168,13 +173,38 @@ def measure(
                 "vocab": vocab,
                 "microseconds": round(mine, 2),
                 "bytes": size,
+                "read_microseconds": round(read, 2),
+                "reads": round(mine / read, 2),
                 "share_of_copy": round(size / mine * 1e6 / copy, 3),
                 "baseline_microseconds": None if theirs is None else round(theirs, 2),
                 "times": None if theirs is None else round(theirs / mine, 2),
             }
         )
-        _tell(measured[-1])
+    _table(measured)
     return measured
+
+
+def reading(sets: list[dict[str, Any]], work: Any, device: torch.device) -> float:
+    """Microseconds of reading the logits once: the scan for maxima alone."""
+    from bench.device_timing import microseconds
+    from common.kernels.scan import scan
+
+    return microseconds(
+        [partial(scan, one["logits"], work.real, work.scan) for one in sets], device
+    )
+
+
+def _table(measured: list[dict[str, Any]]) -> None:
+    """One line per case of a shape."""
+    first = measured[0]
+    read = next((row["read_microseconds"] for row in measured if "reads" in row), None)
+    print(f"{first['rows']} x {first['vocab']}: reading the logits once takes {read} us")
+    for row in measured:
+        if "note" in row:
+            print(f"  {row['kernel']:<18} {row['note']}")
+            continue
+        beside = "" if row["times"] is None else f"  torch {row['baseline_microseconds']:>9.1f} us"
+        print(f"  {row['kernel']:<18}{row['microseconds']:>9.1f} us {row['reads']:>6.2f} x{beside}")
 
 
 def check_and_measure_drafts(
@@ -228,15 +258,15 @@ def check_and_measure_drafts(
                 "right": worst < 1e-4 and drawn,
             }
         )
-        _tell(told[-1])
+        tell(told[-1])
     return told
 
 
-def _tell(row: dict[str, Any]) -> None:
+def tell(row: dict[str, Any]) -> None:
     print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
 
 
-def run(device: torch.device, small: bool = False, seconds: float = 90.0) -> list[dict[str, Any]]:
+def run(device: torch.device, small: bool = False, seconds: float = 60.0) -> list[dict[str, Any]]:
     """Ceilings, checks, then times; JSON-able rows. After `seconds` it leaves out, and says so."""
     from bench.device_timing import copy_bandwidth, matmul_rate
 
@@ -247,107 +277,20 @@ def run(device: torch.device, small: bool = False, seconds: float = 90.0) -> lis
         {"ceiling": "bf16 matmul", "flop_per_s": rate},
     ]
     for row in told:
-        _tell(row)
+        tell(row)
     shapes = [(16, 1000)] if small else [(64, 151_936), (16, 262_144)]
     for rows, vocab in shapes:
         for row in check(rows, vocab, device):
-            _tell(row)
+            tell(row)
             told.append(row)
     told += check_and_measure_drafts(device, small, copy)
     shapes = [(8, 1000)] if small else [
-        (rows, vocab) for vocab in (151_936, 49_152, 262_144) for rows in (512, 64, 8, 2048)
+        *((rows, 151_936) for rows in (512, 64, 8, 2048)),
+        *((rows, vocab) for vocab in (262_144, 49_152) for rows in (512, 8)),
     ]  # fmt: skip
     for rows, vocab in shapes:
-        told += measure(rows, vocab, device, copy, deadline)
+        told += measure(rows, vocab, device, copy, deadline, small or vocab == 151_936)
     return told
-
-
-def tune(device: torch.device) -> None:
-    """Times of the scan by chunk and warps, and of every launch of a filtered decision."""
-    import triton
-
-    from bench.device_timing import microseconds, sets_for
-    from common.kernels.scan import BLOCK, scan_rows
-
-    vocab = 151_936
-    for rows in (512, 64, 8):
-        sets = [logits_like(rows, vocab, device) for _ in range(sets_for(rows * vocab * 2))]
-        kinds = torch.full((rows,), 3, device=device, dtype=torch.int32)
-        scales = torch.full((rows,), 1.8, device=device)
-        for only_argmax in (True, False):
-            for chunk in (2048, 4096, 8192, 16384, 32768):
-                chunks = triton.cdiv(vocab, chunk)
-                tops, sums = (torch.empty(rows, chunks, device=device) for _ in range(2))
-                blocks = torch.empty(rows, chunks, device=device, dtype=torch.int32)
-                maxima = torch.empty(rows, chunks * (chunk // BLOCK), device=device)
-                for warps in (2, 4, 8, 16):
-                    if not 256 <= chunk // warps <= 4096:
-                        continue
-                    calls = [
-                        partial(
-                            scan_rows[(chunks, rows)], x, vocab, vocab, x, kinds, scales, tops,
-                            blocks, sums, maxima, chunks, CHUNK=chunk, BLOCK=BLOCK,
-                            HAS_MASK=False, ONLY_ARGMAX=only_argmax, num_warps=warps,
-                        )
-                        for x in sets
-                    ]  # fmt: skip
-                    took = microseconds(calls, device, 0.02)
-                    rate = rows * vocab * 2 / took / 1e6
-                    _tell(
-                        {
-                            "scan": "argmax" if only_argmax else "filtered",
-                            "rows": rows,
-                            "chunk": chunk,
-                            "warps": warps,
-                            "us": round(took, 2),
-                            "TB/s": round(rate, 2),
-                        }
-                    )
-    for name in ("top-k top-p, q", "no filter, q", "coupled"):
-        _tune_decision(device, name, vocab)
-
-
-def _tune_decision(device: torch.device, name: str, vocab: int) -> None:
-    from bench.device_timing import microseconds, sets_for
-    from common.kernels.scan import RealIds
-    from verifier.kernels import decide as module
-
-    for rows in (512, 64):
-        sets = [inputs(rows, vocab, device, CASES[name]) for _ in range(sets_for(rows * vocab * 2))]
-        work = workspace(rows, vocab, device, False)
-        usual = module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS
-        for warps in ((8, 4, 4), (4, 4, 4), (16, 4, 4), (8, 2, 4), (8, 8, 4), (8, 4, 2), (8, 4, 8)):
-            module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS = warps
-            calls = [partial(ours, one, RealIds(vocab), work, False) for one in sets]
-            took = microseconds(calls, device, 0.05)
-            _tell({"tune": name, "rows": rows, "warps": warps, "us": round(took, 2)})
-        module.NARROW_WARPS, module.SETTLE_WARPS, module.DRAW_WARPS = usual
-
-
-def profile(device: torch.device) -> None:
-    """Microseconds of each launch of a decision, by torch's profiler."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiled
-
-    from common.kernels.scan import RealIds
-
-    for rows in (512, 64, 8):
-        for name, case in CASES.items():
-            vocab = 151_936
-            one = inputs(rows, vocab, device, case)
-            work = workspace(rows, vocab, device, not case)
-            ours(one, RealIds(vocab), work, not case)
-            torch.cuda.synchronize()
-            with profiled(activities=[ProfilerActivity.CUDA]) as seen:
-                for _ in range(5):
-                    ours(one, RealIds(vocab), work, not case)
-                torch.cuda.synchronize()
-            times = {
-                event.key: round(event.self_device_time_total / event.count, 1)
-                for event in seen.key_averages()
-                if event.count >= 5
-            }
-            _tell({"profile": name, "rows": rows, **times})
 
 
 def main() -> None:
@@ -355,7 +298,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny, interpreted, on the CPU")
     parser.add_argument("--tune", action="store_true", help="time tile sizes instead")
     parser.add_argument("--profile", action="store_true", help="time every launch instead")
-    parser.add_argument("--seconds", type=float, default=90.0, help="stop measuring after these")
+    parser.add_argument("--seconds", type=float, default=60.0, help="stop measuring after these")
     parser.add_argument("--seed", type=int, help="of the inputs; fresh ones if not given")
     parser.add_argument("--json", type=Path, help="write the rows here")
     given = parser.parse_args()
@@ -367,10 +310,12 @@ def main() -> None:
     print(f"seed {seed}")
     torch.manual_seed(seed)
     device = torch.device("cpu" if given.small else "cuda")
+    from bench import device_tuning
+
     if given.tune:
-        tune(device)
+        device_tuning.tune(device)
     elif given.profile:
-        profile(device)
+        device_tuning.profile(device)
     else:
         rows = run(device, given.small, given.seconds)
         if given.json:

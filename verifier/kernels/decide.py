@@ -135,8 +135,8 @@ def decide(
         *read, work.row_sessions, work.kinds, work.scales, found.tops, found.sums, found.maxima,
         ratios, found.parts, found.chunks + has_pairs, sampling.top_k, sampling.top_p,
         sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values,
-        work.ids, work.row_values, work.candidates, work.flat, work.drawn, work.intervals, work.over_under, sessions,
-        found.maxima.shape[1],
+        work.ids, work.row_values, work.candidates, work.flat, work.drawn, work.intervals,
+        work.over_under, sessions, found.maxima.shape[1],
         PADDED=triton.next_power_of_2(found.chunks) * (SCAN_CHUNK // BLOCK),
         num_warps=NARROW_WARPS, **shared, **flags,
     )  # fmt: skip
