@@ -29,8 +29,9 @@ VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.decide
     {"DRAW_WARPS": 16},
     {"CHUNK": 2048, "DRAW_WARPS": 4},
     {"CHUNK": 8192, "DRAW_WARPS": 16},
-    {"PROGRAMS": 264},
+    {"PROGRAMS": 132},
     {"PROGRAMS": 528},
+    {"PROGRAMS": 1056},
 ]
 CONCERNS = {  # cases whose time a constant can change much
     "top-k top-p, q": ("NARROW_WARPS", "SETTLE_WARPS"),

@@ -97,7 +97,7 @@ def _draw(flags: dict[str, bool]) -> dict[str, Any]:
 
 
 def _propose(shift: int, shared: bool) -> dict[str, Any]:
-    fixed = {"N": propose.Q_WIDTH, "PADDED": 4096, "SHIFT": shift}
+    fixed = {"N": propose.Q_WIDTH, "PADDED": 8192, "BLOCK": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
 
 

@@ -91,13 +91,11 @@ def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Ba
     ("dtype", "vocab", "first"),
     [
         (torch.float32, 17, Rule.NO_Q),
-        (torch.bfloat16, 17, Rule.REJECTION),
         (torch.float16, 17, Rule.COUPLED),
         (torch.float32, 4097, Rule.COUPLED),
-        (torch.float16, 4097, Rule.NO_Q),
         (torch.bfloat16, 4097, Rule.NO_Q),
         (torch.bfloat16, 4097, Rule.REJECTION),
-        (torch.bfloat16, 4097, Rule.COUPLED),
+        (torch.float16, 4097, Rule.COUPLED),
     ],
 )
 def test_ragged_sessions_each_by_its_own_rule_and_law(
@@ -163,11 +161,34 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(law: dict
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
     draft = logits.argmax(1)
     q = some_q(logits, draft)
-    agrees(
-        Batch(
-            logits, draft, offsets, sampling(2, vocab, rule=[Rule.NO_Q, Rule.REJECTION], **law), q
-        )
+    given = sampling(2, vocab, rule=[Rule.NO_Q, Rule.REJECTION], **law)
+    batch = Batch(logits, draft, offsets, given, q)
+    work = workspace(batch)
+    assert decided(batch, work) == agrees(batch)
+    assert int(work.drawn[2]) == 3, "all rows were flat"
+
+
+@pytest.mark.parametrize(("dtype", "spread"), [(torch.float32, 0.5), (torch.bfloat16, 40.0)])
+def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
+    dtype: torch.dtype, spread: float
+) -> None:
+    torch.manual_seed(6)
+    vocab = 10_000
+    logits = (torch.rand(2, vocab) * spread).to(dtype)
+    given = sampling(2, vocab, rule=Rule.NO_Q, top_p=0.9, temperature=spread * 2, seed=[1, 2])
+    pairs = Adjustments(
+        torch.tensor([0, 2, 2]),
+        torch.tensor([60, 9000], dtype=torch.int32),
+        torch.tensor([4.0, -2.0]),
+        torch.zeros(2, dtype=torch.bool),
+        torch.zeros(2, dtype=torch.int32),
+        torch.zeros(2, dtype=torch.bool),
+        *(torch.ones(2), torch.zeros(2), torch.zeros(2)),
     )
+    batch = Batch(logits, torch.zeros(2).long(), torch.arange(3), given, None, pairs)
+    work = workspace(batch)
+    assert decided(batch, work) == agrees(batch)
+    assert int(work.drawn[2]) == 2, "both rows were flat"
 
 
 @pytest.mark.parametrize("law", [{}, {"top_k": 50, "top_p": 0.9}])

@@ -40,9 +40,15 @@ def pair(vocab: int) -> tuple[Tensor, Tensor]:
     return targets, shared
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("vocab", [17, 4097])
-@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "coupled"),
+    [
+        (torch.float32, 17, True),
+        (torch.float32, 4097, False),
+        (torch.bfloat16, 4097, True),
+        (torch.float16, 4097, False),
+    ],
+)
 def test_q_is_the_masked_filtered_law_and_the_token_is_its_draw(
     dtype: torch.dtype, vocab: int, coupled: bool
 ) -> None:

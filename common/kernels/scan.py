@@ -160,16 +160,17 @@ class Scan:
     sums: Tensor  # float32 [rows, parts], relative to the part's own top
     maxima: Tensor  # of the dtype given [rows, blocks]
     ratios: Tensor | None  # float16 [rows, blocks]: a block's mass / its maximum's
+    block: int  # ids per block
     chunks: int
     parts: int  # chunks, and one more where the caller adds a part of its own
 
     @staticmethod
     def empty(
         rows: int, vocab: int, device: torch.device, extra: int = 0, filters: bool = True,
-        dtype: torch.dtype = torch.float32, ratios: bool = False,
+        dtype: torch.dtype = torch.float32, ratios: bool = False, block: int = BLOCK,
     ) -> Scan:  # fmt: skip
         """dtype: the logits', or float32. filters: for rows that are FILTERED too."""
-        blocks = triton.cdiv(vocab, CHUNK) * (CHUNK // BLOCK)
+        blocks = triton.cdiv(vocab, CHUNK) * (CHUNK // block)
         chunks = triton.cdiv(vocab, CHUNK)
         parts = chunks + extra
         return Scan(
@@ -178,6 +179,7 @@ class Scan:
             torch.empty(rows, parts, device=device),
             torch.empty(rows if filters else 0, blocks, device=device, dtype=dtype),
             torch.empty(rows, blocks, device=device, dtype=torch.float16) if ratios else None,
+            block,
             chunks,
             parts,
         )
@@ -210,7 +212,7 @@ def scan(
         into.ratios if into.ratios is not None else into.maxima,
         into.parts,
         CHUNK=CHUNK,
-        BLOCK=BLOCK,
+        BLOCK=into.block,
         HAS_MASK=real.mask is not None,
         ONLY_ARGMAX=kinds is None,
         HAS_RATIOS=into.ratios is not None,

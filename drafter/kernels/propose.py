@@ -19,11 +19,12 @@ from torch import Tensor
 
 from common.kernels.candidates import LIMIT, collect, floor_for_count, threshold, weigh
 from common.kernels.order import rank_of, shift_for, value_of
-from common.kernels.scan import BLOCK, CHUNK, SAMPLED, RealIds, Scan, row_argmax, row_top, scan
+from common.kernels.scan import CHUNK, SAMPLED, RealIds, Scan, row_argmax, row_top, scan
 from common.rng_triton import COUPLED, PROPOSE, exponential
 
 Q_WIDTH = 64  # ids of a q row: half a KiB on the wire
 _MOST = tl.constexpr(512)  # ids that top_k counts at most; more are cut to Q_WIDTH anyway
+_BLOCK = 32  # ids: top_k needs as many blocks, and draft vocabularies are small
 _SAMPLED = tl.constexpr(SAMPLED)
 
 
@@ -200,7 +201,7 @@ class Workspace:
             return torch.empty(shape, dtype=torch.int32, device=device)
 
         return Workspace(
-            Scan.empty(rows, vocab, device),
+            Scan.empty(rows, vocab, device, block=_BLOCK),
             integers(rows, LIMIT),
             torch.empty(rows, LIMIT, device=device),
             integers(rows, LIMIT),
@@ -235,8 +236,8 @@ def propose_rows(
             N=work.q_ids.shape[1],
             LIMIT=LIMIT,
             PARTS=triton.next_power_of_2(found.chunks),
-            PADDED=triton.next_power_of_2(found.chunks) * (CHUNK // BLOCK),
-            BLOCK=BLOCK,
+            PADDED=triton.next_power_of_2(found.chunks) * (CHUNK // found.block),
+            BLOCK=found.block,
             SHIFT=shift_for(logits.dtype),
             HAS_MASK=real.mask is not None,
             HAS_MAP=shared.targets is not None,

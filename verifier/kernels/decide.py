@@ -44,7 +44,7 @@ PROBE_WARPS = 8
 SETTLE_WARPS = 4
 WHOLE_WARPS = 16
 DRAW_WARPS = 8
-PROGRAMS = 1056  # eight for each of an H200's processors, where programs take work in turn
+PROGRAMS = 264  # two for each of an H200's processors, where programs take work in turn
 
 
 def decide_greedy(
@@ -149,7 +149,7 @@ def decide(
             CHUNK=flat.CHUNK, SHIFT=shared["SHIFT"], num_warps=PROBE_WARPS, **flags,
         )  # fmt: skip
     for whole, warps in ((False, SETTLE_WARPS), (True, WHOLE_WARPS)):
-        settle[(min(rows, PROGRAMS) if whole else rows,)](
+        settle[(min(rows, PROGRAMS // 2) if whole else rows,)](
             *read, draft_tokens, offsets, work.row_sessions, work.kinds, work.scales, found.tops,
             found.top_blocks, found.parts, sampling.rule, sampling.top_k, sampling.top_p,
             sampling.min_p, sampling.seed, sampling.first_position, q_ids, q_probs, q_width,

@@ -61,7 +61,7 @@ class Workspace:
         """
         some = 0 if greedy else rows
         chunks = triton.cdiv(vocab, CHUNK)
-        levels = flat.levels_for(dtype)
+        levels = flat.levels_for(torch.float32 if pairs else dtype)  # adjusted values are float32
 
         def floats(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.float32, device=device)
