@@ -78,17 +78,17 @@ def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
 
 
 def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
-    fixed = {"LEVELS": 3, "PADDED": 4096, "SHIFT": shift}
+    fixed = {"LEVELS": 4, "PADDED": 4096, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": mask, "HAS_PAIRS": pairs}
 
 
 def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
-    fixed = {"LEVEL": level, "LEVELS": 3, "PADDED": 32, "CHUNK": flat.CHUNK, "SHIFT": shift}
+    fixed = {"LEVEL": level, "LEVELS": 4, "PADDED": 32, "CHUNK": flat.CHUNK, "SHIFT": shift}
     return {**fixed, "HAS_MASK": flags, "HAS_PAIRS": flags}
 
 
 def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
-    fixed = {"LEVELS": 3, "CHUNKS": 32, "Q_PADDED": 64, "SHIFT": shift}
+    fixed = {"LEVELS": 4, "CHUNKS": 32, "Q_PADDED": 64, "SHIFT": shift}
     return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from common.kernels.order import rank_of, value_of
-from common.kernels.scan import logits_at
+from common.kernels.scan import logits_at, logits_of_run
 
 LIMIT = 1024  # candidates of a row; more, and the whole row is searched
 STEP = tl.constexpr(32)  # blocks read again at a time
@@ -162,8 +162,7 @@ def weigh(
     total = top * 0
     if WHOLE:
         for first in range(0, width, _WHOLE_PART):
-            token = first + tl.arange(0, _WHOLE_PART)
-            x = logits_at(logits, row, row_stride, token, token < width, exists, HAS_MASK)
+            x = logits_of_run(logits, row, row_stride, first, width, exists, _WHOLE_PART, HAS_MASK)
             total += _weight(x, cut, top, scale, min_p, STRICT, COUNT)
         if HAS_EXTRA:
             for start in range(extra_first, extra_end, PART):

@@ -40,6 +40,27 @@ def logits_at(logits, row, row_stride, ids, inside, exists, HAS_MASK: tl.constex
 
 
 @triton.jit
+def logits_of_run(
+    logits, row, row_stride, first, width, exists, COUNT: tl.constexpr, HAS_MASK: tl.constexpr
+):
+    """As `logits_at` first, first + 1, ...: [COUNT], a divisor of CHUNK that divides `first`.
+
+    Unmasked where all lie under `width`, so that loads are 16 bytes wide.
+    """
+    at = logits + row.to(tl.int64) * row_stride + first
+    ids = tl.arange(0, COUNT)
+    if first + COUNT <= width:
+        loaded = tl.load(at + ids)
+    else:
+        loaded = tl.load(at + ids, mask=first + ids < width, other=float("-inf"))
+    x = loaded.to(tl.float32)
+    if HAS_MASK:
+        real = tl.load(exists + first + ids) != 0  # padded to whole chunks
+        x = tl.where(real, x, float("-inf"))
+    return x
+
+
+@triton.jit
 def scan_rows(
     logits,  # [rows, vocab]
     row_stride,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.scan import logits_at
+from common.kernels.scan import logits_of_run
 from common.rng_triton import COUPLED, SAMPLE, exponential, run_exponential
 
 CHUNK = 4096  # ids per program
@@ -183,7 +183,7 @@ def draw(
         else:
             first = chunk * CHUNK
             some = first + tl.arange(0, CHUNK)
-            x = logits_at(logits, row, row_stride, some, some < width, exists, HAS_MASK)
+            x = logits_of_run(logits, row, row_stride, first, width, exists, CHUNK, HAS_MASK)
             share = tl.exp2((x - top) * scale)
             share = tl.where((x >= cut) & (share >= least), share, 0.0)
             noise = run_exponential(seed, position, first, purpose, CHUNK)

@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 
 from common.kernels.order import rank_of, value_of
-from common.kernels.scan import logits_at
+from common.kernels.scan import logits_of_run
 from verifier.kernels.adjust import PART
 
-EDGES = 16
+EDGES = 8
 BY_VALUE = tl.constexpr(2)  # levels
 CHUNK = 8192  # ids per program
 _EDGES = tl.constexpr(EDGES)
@@ -29,7 +29,7 @@ _EDGES = tl.constexpr(EDGES)
 
 def levels_for(dtype: torch.dtype) -> int:
     """How many levels leave nothing, or little, of an interval of that dtype's values."""
-    return 5 if dtype == torch.float32 else 3
+    return 7 if dtype == torch.float32 else 4
 
 
 @triton.jit
@@ -144,9 +144,9 @@ def probe(
                 rank = _edges(under, high, LEVEL < BY_VALUE, SHIFT)
                 if chunk == 0:
                     tl.store(edges + place * _EDGES + which, rank)
-                first = chunk * CHUNK
-                ids = first + tl.arange(0, CHUNK)
-                x = logits_at(logits, row, row_stride, ids, ids < width, exists, HAS_MASK)
+                x = logits_of_run(
+                    logits, row, row_stride, chunk * CHUNK, width, exists, CHUNK, HAS_MASK
+                )
                 share = tl.exp2((x - top) * scale)
                 for at in range(_EDGES):
                     edge = value_of(tl.sum(tl.where(which == at, rank, 0), 0), SHIFT)
