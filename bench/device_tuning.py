@@ -17,6 +17,7 @@ from bench.device_kernels import CASES, inputs, logits_like, ours, tell, workspa
 from bench.device_timing import microseconds, sets_for
 
 VOCAB = 151_936
+ROWS = (512, 8)
 VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.decide
     {},
     {"NARROW_WARPS": 4},
@@ -44,7 +45,7 @@ CONCERNS = {  # cases whose time a constant can change much
 
 def tune(device: torch.device) -> None:
     """Times of the filtered scan by chunk and warps, and of decisions by VARIANTS."""
-    for rows in (512, 8):
+    for rows in ROWS:
         _tune_scan(device, rows)
         for name, concerns in CONCERNS.items():
             sets = [
