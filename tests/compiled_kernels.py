@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 
 from common.kernels import candidates, scan
 from drafter.kernels import propose
-from verifier.kernels import adjust, decide, draw, finish, flat, sessions, settle
+from verifier.kernels import adjust, decide, draw, finish, flat, narrow, sessions, settle
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ CASES = [
     Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
     Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
     Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
-    Case("narrow", settle.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
-    Case("narrow, all", settle.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
+    Case("narrow", narrow.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
+    Case("narrow, all", narrow.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
     Case(
         "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS, 128
     ),

@@ -3,88 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from bench.decision_twin import Batch, sampling
-from verifier.kernels import reference
-from verifier.kernels.decide import Workspace, decide, decide_greedy
-from verifier.kernels.decision import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
-
-CPU = torch.device("cpu")
-LAWS = {  # of successive sessions
-    "temperature": [1.0, 0.7, 1.5, 1.0, 1.0, 1.0],
-    "top_p": [1.0, 1.0, 0.8, 0.9, 1.0, 1.0],
-    "min_p": [0.0, 0.0, 0.0, 0.02, 0.1, 0.0],
-}
-TOP_K = [0, 5, 0, 40, 0, 0]  # 0: off
-
-
-def offsets_of(drafts: list[int]) -> Tensor:
-    return torch.tensor([0] + [k + 1 for k in drafts]).cumsum(0)
-
-
-def likely_drafts(logits: Tensor, offsets: Tensor) -> Tensor:
-    """The likeliest id, but for every third row: some drafts stand, some don't."""
-    best = logits.argmax(1)
-    return torch.where(torch.arange(len(best)) % 3 == 1, (best + 1) % 16, best)
-
-
-def some_q(logits: Tensor, draft: Tensor, n: int = 6) -> SparseQ:
-    """A law near p that could have proposed the draft; its last slot is unused."""
-    ids = logits.float().topk(n).indices
-    ids[:, 0] = torch.where((ids == draft[:, None]).any(1), ids[:, 0], draft)
-    q = (logits.float().gather(1, ids) * 0.8)[:, : n - 1].softmax(1)
-    missing = ~(ids[:, : n - 1] == draft[:, None]).any(1)
-    ids[missing, 1] = draft[missing]
-    return SparseQ(ids.to(torch.int32), torch.nn.functional.pad(q, (0, 1)))
-
-
-def pairs_of(made: Decisions) -> list[tuple[int, int]]:
-    return list(zip(made.accepted_lengths.tolist(), made.next_tokens.tolist(), strict=True))
-
-
-def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
-    rows, vocab = batch.logits.shape
-    pairs = 0 if batch.adjustments is None else len(batch.adjustments.ids)
-    sessions = len(batch.offsets) - 1
-    work = Workspace.empty(
-        rows, sessions + spare, vocab, batch.logits.dtype, CPU, batch.allowed, pairs, greedy
-    )
-    work.decisions.fill_(-99)  # every place must be written
-    return work
-
-
-def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
-    """By the kernels; the inputs must come back as they were."""
-    before = batch.logits.clone()
-    made = decide(*vars(batch).values(), work=work or workspace(batch))
-    assert torch.equal(batch.logits, before), "logits are as they were"
-    return pairs_of(made)
-
-
-def agrees(batch: Batch) -> list[tuple[int, int]]:
-    """What kernels and twin decide."""
-    got = decided(batch)
-    assert got == pairs_of(reference.decide(*vars(batch).values()))
-    return got
-
-
-def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Batch:
-    torch.manual_seed(seed)
-    drafts = [2, 0, 3, 1, 4, 2]
-    offsets = offsets_of(drafts)
-    logits = (torch.randn(int(offsets[-1]), vocab) * 2).to(dtype)
-    logits[:, 3::7] += 3
-    draft = likely_drafts(logits, offsets)
-    given: dict[str, Any] = {**LAWS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
-    made = sampling(len(drafts), vocab, seed=[1, 2, -3, 1 << 40, 5, 6], **given)
-    allowed = torch.ones(vocab, dtype=torch.bool)
-    allowed[vocab - 1] = False
-    return Batch(logits, draft, offsets, made, some_q(logits, draft), None, allowed)
+from tests.decided import agrees, decided, mixed, offsets_of
+from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
 
 
 @pytest.mark.parametrize(
@@ -152,43 +77,6 @@ def test_a_rejected_token_is_never_drawn_again() -> None:
     made = agrees(Batch(logits, draft, torch.arange(21) * 2, given))
     rejected = [token for accepted, token in made if accepted == 0]
     assert len(rejected) > 10 and 5 not in rejected
-
-
-@pytest.mark.parametrize("law", [{"top_p": 0.9}, {"top_k": 1500, "top_p": 0.7}, {"min_p": 0.5}])
-def test_flat_rows_with_more_candidates_than_places_are_searched_whole(law: dict) -> None:
-    torch.manual_seed(5)
-    vocab, offsets = 4097, offsets_of([1, 0])
-    logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
-    draft = logits.argmax(1)
-    q = some_q(logits, draft)
-    given = sampling(2, vocab, rule=[Rule.NO_Q, Rule.REJECTION], **law)
-    batch = Batch(logits, draft, offsets, given, q)
-    work = workspace(batch)
-    assert decided(batch, work) == agrees(batch)
-    assert int(work.drawn[2]) == 3, "all rows were flat"
-
-
-@pytest.mark.parametrize(("dtype", "spread"), [(torch.float32, 0.5), (torch.bfloat16, 40.0)])
-def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
-    dtype: torch.dtype, spread: float
-) -> None:
-    torch.manual_seed(6)
-    vocab = 10_000
-    logits = (torch.rand(2, vocab) * spread).to(dtype)
-    given = sampling(2, vocab, rule=Rule.NO_Q, top_p=0.9, temperature=spread * 2, seed=[1, 2])
-    pairs = Adjustments(
-        torch.tensor([0, 2, 2]),
-        torch.tensor([60, 9000], dtype=torch.int32),
-        torch.tensor([4.0, -2.0]),
-        torch.zeros(2, dtype=torch.bool),
-        torch.zeros(2, dtype=torch.int32),
-        torch.zeros(2, dtype=torch.bool),
-        *(torch.ones(2), torch.zeros(2), torch.zeros(2)),
-    )
-    batch = Batch(logits, torch.zeros(2).long(), torch.arange(3), given, None, pairs)
-    work = workspace(batch)
-    assert decided(batch, work) == agrees(batch)
-    assert int(work.drawn[2]) == 2, "both rows were flat"
 
 
 @pytest.mark.parametrize("law", [{}, {"top_k": 50, "top_p": 0.9}])
@@ -306,37 +194,3 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
         batch.allowed,
     )
     assert decided(alone) == together[2:3]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "vocab"),
-    [(torch.float32, 17), (torch.bfloat16, 4097), (torch.float16, 20_000), (torch.float32, 20_000)],
-)
-def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: int) -> None:
-    torch.manual_seed(vocab)
-    offsets = offsets_of([0, 3, 20, 1])
-    rows = int(offsets[-1])
-    logits = torch.randint(-9, 9, (rows, vocab)).to(dtype)  # ties everywhere
-    logits[:, 1] = 20.0  # padded
-    allowed = torch.arange(vocab) != 1
-    allowed[vocab - 4 :] = False
-    draft = logits.masked_fill(~allowed, float("-inf")).argmax(1)
-    draft[3] += 1
-    for some in (None, allowed):
-        work = Workspace.empty(rows, 4, vocab, dtype, CPU, some, greedy=True)
-        made = decide_greedy(logits, draft, offsets, some, work=work)
-        assert pairs_of(made) == pairs_of(reference.decide_greedy(logits, draft, offsets, some))
-
-
-def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
-    batch = mixed(4097, torch.bfloat16, [Rule.GREEDY] * 6)
-    assert decided(batch) == decided(batch, workspace(batch, greedy=True))
-
-
-def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
-    batch = mixed(300, torch.bfloat16, [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED] * 2)
-    room = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
-    assert decided(batch, room) == decided(batch)
-    assert pairs_of(
-        decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=room)
-    ) == pairs_of(reference.decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))

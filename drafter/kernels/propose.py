@@ -17,9 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from common.kernels.candidates import LIMIT, collect, floor_for_count, threshold, weigh
+from common.kernels.candidates import LIMIT, collect, floor_for_count
 from common.kernels.order import rank_of, shift_for, value_of
 from common.kernels.scan import CHUNK, SAMPLED, RealIds, Scan, row_argmax, row_top, scan
+from common.kernels.threshold import threshold, weigh
 from common.rng_triton import COUPLED, PROPOSE, exponential
 
 Q_WIDTH = 64  # ids of a q row: half a KiB on the wire

@@ -3,7 +3,7 @@
     spread   rows learn their session                            sessions.py
     punch    adjusted ids are taken out (if any are)             adjust.py
     scan     every logit once                                    common/kernels/scan.py
-    narrow   the candidates of each filtered row                 settle.py
+    narrow   the candidates of each filtered row                 narrow.py
     probe    where flat rows' thresholds are, level by level     flat.py
     settle   law and acceptance, twice: flat rows, the others    settle.py
     choose   the rows whose draw matters                         sessions.py
@@ -33,8 +33,9 @@ from verifier.kernels.adjust import punch, restore
 from verifier.kernels.decision import Adjustments, Decisions, SamplingBatch, SparseQ
 from verifier.kernels.draw import CHUNK, draw
 from verifier.kernels.finish import finish, finish_greedy
+from verifier.kernels.narrow import narrow
 from verifier.kernels.sessions import ROWS, choose, spread
-from verifier.kernels.settle import narrow, settle
+from verifier.kernels.settle import settle
 from verifier.kernels.workspace import Workspace
 
 __all__ = ["Workspace", "decide", "decide_greedy"]
@@ -114,7 +115,8 @@ def decide(
         "LEVELS": levels,
         "PARTS": triton.next_power_of_2(found.parts),
         "BLOCK": BLOCK,
-        "SHIFT": 0 if has_pairs else shift_for(logits.dtype),
+        # By the workspace, not the batch: a row's sums may not depend on who has pairs beside it.
+        "SHIFT": 0 if found.parts > found.chunks else shift_for(logits.dtype),
     }
     spread[(triton.cdiv(rows, int(ROWS.value)),)](
         offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p,

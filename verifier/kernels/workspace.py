@@ -55,7 +55,8 @@ class Workspace:
         rows: int, sessions: int, vocab: int, dtype: torch.dtype, device: torch.device,
         allowed: Tensor | None = None, pairs: int = 0, greedy: bool = False,
     ) -> Workspace:  # fmt: skip
-        """dtype: the logits'. pairs: adjusted (row, id) pairs at most; 0 if none ever are.
+        """dtype: the logits'. pairs: adjusted (row, id) pairs at most; 0 if none ever are, which
+        spares bfloat16 rows half of the steps to a threshold.
 
         Looks at `allowed` (waits for the device): not for a step.
         """
