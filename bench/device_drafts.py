@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from bench.device_table import tell
+
 
 def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False) -> torch.Tensor:
     """bfloat16 [rows, vocab]: noise, and unless flat a head of 64 ids as models have it."""
@@ -75,7 +77,3 @@ def check_and_measure_drafts(
         )
         tell(told[-1])
     return told
-
-
-def tell(row: dict[str, Any]) -> None:
-    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from bench.device_drafts import check_and_measure_drafts, logits_like, tell
+from bench.device_drafts import check_and_measure_drafts, logits_like
+from bench.device_table import table, tell
 
 PER_SESSION = 8  # rows: seven drafts and the bonus token
 Q_WIDTH = 64
@@ -171,7 +172,7 @@ def measure(
                 "times": None if theirs is None else round(theirs / mine, 2),
             }
         )
-    _table(measured)
+    table(measured)
     return measured
 
 
@@ -183,19 +184,6 @@ def reading(sets: list[dict[str, Any]], work: Any, device: torch.device) -> floa
     return microseconds(
         [partial(scan, one["logits"], work.real, work.scan) for one in sets], device
     )
-
-
-def _table(measured: list[dict[str, Any]]) -> None:
-    """One line per case of a shape."""
-    first = measured[0]
-    read = next((row["read_microseconds"] for row in measured if "reads" in row), None)
-    print(f"{first['rows']} x {first['vocab']}: reading the logits once takes {read} us")
-    for row in measured:
-        if "note" in row:
-            print(f"  {row['kernel']:<18} {row['note']}")
-            continue
-        beside = "" if row["times"] is None else f"  torch {row['baseline_microseconds']:>9.1f} us"
-        print(f"  {row['kernel']:<18}{row['microseconds']:>9.1f} us {row['reads']:>6.2f} x{beside}")
 
 
 def run(device: torch.device, small: bool = False, seconds: float = 60.0) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from bench.device_drafts import logits_like, tell
+from bench.device_drafts import logits_like
 from bench.device_kernels import CASES, inputs, ours, workspace
+from bench.device_table import tell
 from bench.device_timing import microseconds, sets_for
 
 VOCAB = 151_936
