@@ -198,7 +198,7 @@ def run(device: torch.device, small: bool = False, seconds: float = 60.0) -> lis
     ]
     for row in told:
         tell(row)
-    shapes = [(16, 1000)] if small else [(64, 151_936), (16, 262_144)]
+    shapes = [(8, 1000)] if small else [(64, 151_936), (16, 262_144)]
     for rows, vocab in shapes:
         for row in check(rows, vocab, device):
             tell(row)

@@ -19,8 +19,7 @@ from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
         (torch.float16, 17, Rule.COUPLED),
         (torch.float32, 4097, Rule.COUPLED),
         (torch.bfloat16, 4097, Rule.NO_Q),
-        (torch.bfloat16, 4097, Rule.REJECTION),
-        (torch.float16, 4097, Rule.COUPLED),
+        (torch.float16, 4097, Rule.REJECTION),
     ],
 )
 def test_ragged_sessions_each_by_its_own_rule_and_law(
@@ -30,14 +29,13 @@ def test_ragged_sessions_each_by_its_own_rule_and_law(
     agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
 
 
-@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.COUPLED])
-def test_a_session_of_64_drafts(rule: int) -> None:
-    torch.manual_seed(rule)
+def test_a_session_of_64_drafts() -> None:
+    torch.manual_seed(2)
     vocab, offsets = 100, offsets_of([64, 0])
     logits = torch.randn(66, vocab)
     best = logits.argmax(1)
     logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
-    given = sampling(2, vocab, rule=rule, seed=[4, 5])
+    given = sampling(2, vocab, rule=Rule.REJECTION, seed=[4, 5])
     q = SparseQ(best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66))
     assert agrees(Batch(logits, best, offsets, given, q))[0][0] > 10
 
