@@ -89,8 +89,15 @@ def _least(values: Tensor) -> Tensor:
 def _drop_below(scores: Tensor, rows: Tensor, least: Tensor) -> None:
     """In place: values of `rows` (int64 [n]) below `least` (float32 [n]) can't come."""
     if len(rows):
-        some = scores[rows]
-        scores[rows] = some.masked_fill_(some < least[:, None], NEVER)
+        some = _rows(scores, rows)
+        some.masked_fill_(some < least[:, None], NEVER)
+        if some is not scores:
+            scores.index_copy_(0, rows, some)
+
+
+def _rows(scores: Tensor, rows: Tensor) -> Tensor:
+    """A copy of `rows` (int64, ascending), or `scores` itself if that is what they are."""
+    return scores if len(rows) == len(scores) else scores.index_select(0, rows)
 
 
 def _least_of_top_k(scores: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +106,7 @@ def _least_of_top_k(scores: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
     if not len(rows):
         return rows, scores.new_empty(0)
     kept = top_k[rows].to(torch.int64)
-    largest = scores[rows].topk(int(kept.max()), dim=-1).values  # [rows, k], descending
+    largest = _rows(scores, rows).topk(int(kept.max()), dim=-1).values  # [rows, k], descending
     return rows, largest.gather(1, kept[:, None] - 1).squeeze(1)
 
 
@@ -112,7 +119,7 @@ def _least_of_top_p(scores: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
     width = LIKELIEST
     while len(open_):
         width = min(width, vocab)
-        some = scores[rows[open_]]
+        some = _rows(scores, rows[open_])
         largest, ids = some.topk(width, dim=-1)  # [open, width], descending
         # Each value's mass comes from the whole row's softmax, so it is the same at any width.
         mass = some.softmax(dim=-1).gather(1, ids).cumsum(dim=-1)
@@ -131,8 +138,8 @@ def _least_of_min_p(scores: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
     rows = (min_p > 0).nonzero().squeeze(1)
     if not len(rows):
         return rows, scores.new_empty(0)
-    some = scores[rows]
+    some = _rows(scores, rows)
     top = some.amax(dim=-1, keepdim=True)
     # Probabilities relative to the maximum's: the normaliser cancels.
     kept = (some - top).exp() >= min_p[rows, None]
-    return rows, some.masked_fill_(~kept, float("inf")).amin(dim=-1)
+    return rows, some.masked_fill(~kept, float("inf")).amin(dim=-1)

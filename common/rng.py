@@ -108,8 +108,12 @@ def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
     seed, position: int64 [rows]. The topmost of the 2**24 values would round to 1 and is held below
     it, so that u < p is certain where p is 1.
     """
-    x0 = words(seed, position, torch.zeros(1, dtype=torch.int64), purpose)[0]
-    return torch.from_numpy(fractions(x0.numpy().astype(np.uint32))).to(seed.device)
+    keys, counters = _words_of(seed), _words_of(position)
+    made = np.empty(len(keys), np.float32)
+    for some in _slices(len(made), AT_A_TIME):
+        x0 = _block(keys[some], counters[some], np.zeros(1, np.uint64), purpose)[0]
+        made[some] = fractions(x0.astype(np.uint32))
+    return torch.from_numpy(made).to(seed.device)
 
 
 def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> Tensor:
@@ -122,7 +126,8 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
     keys, counters, columns = _words_of(seed), _words_of(position), _words_of(ids)
     run = _run(columns)
     made = np.empty((len(keys), columns.shape[-1]), np.float32)
-    for some in _slices(len(made), max(1, AT_A_TIME * LANES // max(1, made.shape[1]))):
+    each = max(1, made.shape[1] if run is None else len(run.blocks))  # blocks per row
+    for some in _slices(len(made), max(1, AT_A_TIME // each)):
         own = columns if columns.ndim == 1 else columns[some]
         word = _id_words(keys[some], counters[some], own, run, purpose)
         for part in _slices(word.shape[1], AT_A_TIME * LANES):
@@ -176,18 +181,20 @@ class _Run:
     """Blocks that hold all of some ids' words, and where those are among the blocks' words."""
 
     blocks: Words  # [blocks], one after the other
-    places: slice | NDArray[np.int64]  # [ids]
+    places: slice | NDArray[np.int64] | None  # [ids]; None: each row has its own
 
 
 def _run(ids: Words) -> _Run | None:
     """None where it takes fewer blocks if each id makes its own. ids: [ids] or [rows, ids]."""
     width = ids.shape[-1]
-    if ids.ndim > 1 or not width:
+    if not ids.size:
         return None
     first, last = ids.min() >> LANE_BITS, ids.max() >> LANE_BITS
     if int(last - first) >= width:
         return None
     blocks = np.arange(first, last + np.uint64(1), dtype=np.uint64)
+    if ids.ndim > 1:
+        return _Run(blocks, None)
     places = (ids - (first << LANE_BITS)).view(np.int64)
     begin = int(places[0])
     if int(places[-1]) - begin == width - 1 and bool((places[1:] > places[:-1]).all()):
@@ -211,6 +218,9 @@ def _id_words(
         for lane in range(LANES):
             made[:, part, lane] = block[lane]
     words = made.reshape(rows, -1)
+    if run.places is None:
+        own = (ids - (run.blocks[0] << LANE_BITS)).view(np.int64)
+        return np.take_along_axis(words, own, axis=1)
     return words[:, run.places] if isinstance(run.places, slice) else words.take(run.places, axis=1)
 
 

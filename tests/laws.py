@@ -82,8 +82,9 @@ class _Sessions:
 
     def before(self, active: Tensor, start: int) -> Tensor:
         """int64 [active]: the newest token, `start` where there is none."""
-        newest = self.tokens[active].gather(1, (self.lengths[active] - 1).clamp(min=0)[:, None])
-        return newest.squeeze(1).masked_fill(self.lengths[active] == 0, start)
+        lengths = self.lengths[active]
+        newest = self.tokens.index_select(0, active).gather(1, (lengths - 1).clamp(min=0)[:, None])
+        return newest.squeeze(1).masked_fill(lengths == 0, start)
 
 
 def run(
@@ -109,7 +110,6 @@ def _round(
 ) -> None:
     n, base, seed = len(active), state.lengths[active], state.seeds[active]
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
-    q_ids, q_probs = [], []
     own = torch.arange(script.vocab)
     logits = script.q.log().float()
     law = draft_law(logits, logits.isfinite(), **script.filters(len(logits)))  # [V + 1, V]
@@ -117,29 +117,21 @@ def _round(
     for step in range(k):
         now = before[-1]
         if rule == Rule.COUPLED:
-            drawn = propose_coupled(law[now], own, seed, base + step)
+            drawn = propose_coupled(law.index_select(0, now), own, seed, base + step)
         elif script.foreign or rule != Rule.REJECTION:
-            slot = torch.multinomial(sparse.probs, n, replacement=True, generator=state.foreign)
-            drawn = sparse.ids[now, slot[now, torch.arange(n)]]
+            drawn = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
         else:
-            mine = SparseLaw(sparse.ids[now], sparse.probs[now])
+            mine = SparseLaw(sparse.ids.index_select(0, now), sparse.probs.index_select(0, now))
             drawn = propose(mine, own, seed, base + step)
         before.append(drawn)
-        q_ids.append(sparse.ids[now])
-        q_probs.append(sparse.probs[now])
-    # The last row of each session has no draft token and no q.
+    # The last row of each session has no draft token, and its q isn't read.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)
+    rows = torch.stack(before, dim=1).reshape(-1)  # [n * (k + 1)]
     q = None
     if k and rule == Rule.REJECTION:
-        ids, probs = torch.stack(q_ids, dim=1), torch.stack(q_probs, dim=1)  # [n, k, slots]
-        none = torch.zeros_like(probs[:, :1])
-        q = SparseQ(
-            torch.cat([ids, none.long()], dim=1).flatten(0, 1).int(),
-            torch.cat([probs, none], dim=1).flatten(0, 1),
-        )
-    rows = torch.stack(before, dim=1).reshape(-1)  # [n * (k + 1)]
+        q = SparseQ(sparse.ids.int().index_select(0, rows), sparse.probs.index_select(0, rows))
     made = decide(
-        script.p.log().float()[rows],
+        script.p.log().float().index_select(0, rows),
         draft,
         torch.arange(n + 1) * (k + 1),
         SamplingBatch(
@@ -150,13 +142,25 @@ def _round(
         ),
         q,
     )
-    for step in range(k + 1):
-        stays = made.accepted_lengths >= step
-        token = torch.where(
-            made.accepted_lengths == step, made.next_tokens, draft.view(n, k + 1)[:, step]
-        )
-        state.tokens[active[stays], (base + step)[stays]] = token[stays]
+    places = torch.arange(k + 1)
+    token = torch.where(
+        places == made.accepted_lengths[:, None], made.next_tokens[:, None], draft.view(n, k + 1)
+    )
+    # What stands behind the next token isn't committed: a later round overwrites it.
+    tokens = state.tokens.index_select(0, active)
+    tokens.scatter_(1, base[:, None] + places, token)
+    state.tokens.index_copy_(0, active, tokens)
     state.lengths[active] += made.accepted_lengths + 1
+
+
+def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """int64 [n]: a slot of each row (int64 [n]) by the inverse law. probs: [states, slots]."""
+    states, slots = probs.shape
+    below = probs.double().cumsum(dim=-1)
+    # One search for all: row r's steps lie in (r, r + 1].
+    steps = below / below[:, -1:] + torch.arange(states)[:, None]
+    at = torch.rand(len(rows), generator=generator).double() + rows  # float32, so exact below 1
+    return torch.searchsorted(steps.flatten(), at, right=True) - rows * slots
 
 
 def tail_probability(outcomes: Tensor, law: Tensor) -> float:

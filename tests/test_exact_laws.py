@@ -1,8 +1,8 @@
 """Every rule's output follows the target's law exactly, whatever is drafted; biased rules don't.
 
-200,000 sessions per case, their first tokens tested jointly: chi-square against the exact law at a
-family-wise error of 1e-4 (Bonferroni over all cases of this file). Seeds are fixed, so a result is
-no matter of luck.
+200,000 sessions per case (2,000 where nothing is drawn), their first tokens tested jointly:
+chi-square against the exact law at a family-wise error of 1e-4 (Bonferroni over all cases of this
+file). Seeds are fixed, so a result is no matter of luck.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ ERROR = 1e-4 / (len(CASES) + 2 * len(BIASED))  # each biased rule is tested agai
 @pytest.mark.parametrize(("name", "rule", "k"), CASES)
 def test_the_output_follows_the_targets_law(name: str, rule: Rule, k: int) -> None:
     script = SCRIPTS[name]
-    outcomes = run(script, rule, k, SESSIONS, first_seed=CASES.index((name, rule, k)) * SESSIONS)
+    sessions = 2_000 if rule == Rule.GREEDY else SESSIONS  # greedy outcomes are all the same
+    outcomes = run(script, rule, k, sessions, first_seed=CASES.index((name, rule, k)) * SESSIONS)
     assert tail_probability(outcomes, script.exact(rule)) > ERROR
 
 

@@ -69,15 +69,19 @@ def decide(
     going = torch.arange(len(starts), device=starts.device)  # sessions without a decision yet
     step = 0
     while len(going):
-        ended = torch.zeros_like(going, dtype=torch.bool)
+        ended, rules = (
+            torch.zeros_like(going, dtype=torch.bool),
+            sampling.rule.index_select(0, going),
+        )
         for rule in Rule:
-            places = (sampling.rule[going] == rule).nonzero().squeeze(1)
+            places = (rules == rule).nonzero().squeeze(1)
             if not len(places):
                 continue
-            sessions = going[places]
-            rows = starts[sessions] + step
+            sessions = going.index_select(0, places)
+            rows = starts.index_select(0, sessions) + step
             scores = _scores(logits, rows, sessions, adjustments, allowed)
-            drafts = draft_tokens[rows].masked_fill(rows == last[sessions], -1)  # -1: no draft
+            final = rows == last.index_select(0, sessions)
+            drafts = draft_tokens.index_select(0, rows).masked_fill(final, -1)  # -1: no draft
             stands, tokens = _decide_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
             fell = sessions[~stands]
             accepted[fell], following[fell] = step, tokens
@@ -132,13 +136,16 @@ def _decide_rows(
         best = scores.max(dim=-1).indices
         stands = best == drafts
         return stands, best[~stands]
-    seed, position = sampling.seed[sessions], sampling.first_position[sessions] + step
+    seed, position = (
+        sampling.seed.index_select(0, sessions),
+        sampling.first_position.index_select(0, sessions) + step,
+    )
     p = probabilities(
         scores,
-        sampling.temperature[sessions],
-        sampling.top_k[sessions],
-        sampling.top_p[sessions],
-        sampling.min_p[sessions],
+        sampling.temperature.index_select(0, sessions),
+        sampling.top_k.index_select(0, sessions),
+        sampling.top_p.index_select(0, sessions),
+        sampling.min_p.index_select(0, sessions),
     )
     if rule == Rule.COUPLED:
         drawn = draw(p, seed, position, Purpose.COUPLED)
@@ -150,15 +157,16 @@ def _decide_rows(
     with_q = rule == Rule.REJECTION and bool(drafted.any())
     if with_q:
         assert q is not None
-        slots = q.ids[rows].to(torch.int64), q.probs[rows]  # [n, slots] each
+        # [n, slots] each; index_select copies rows much faster than an index does on a CPU
+        slots = q.ids.index_select(0, rows).to(torch.int64), q.probs.index_select(0, rows)
         chance = chance / torch.where(slots[0] == token, slots[1], 0.0).sum(dim=-1)
     stands = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
-    fell = ~stands
+    fell = (~stands).nonzero().squeeze(1)  # int64 [those that don't stand]
     # A refused draft token's row samples what p has more of than q, the bonus row p itself.
-    weights = p if bool(fell.all()) else p[fell]  # ours to write
-    token, refused = token[fell], drafted[fell]
+    weights = p if len(fell) == len(p) else p.index_select(0, fell)  # ours to write
+    token, refused = token.index_select(0, fell), drafted.index_select(0, fell)
     if with_q:
-        ids, taken = slots[0][fell], slots[1][fell]
+        ids, taken = (slot.index_select(0, fell) for slot in slots)
     else:
         ids, taken = token, torch.ones_like(weights[:, :1])
     before = weights.gather(1, ids)
@@ -168,4 +176,5 @@ def _decide_rows(
     nothing = refused & (weights.amax(dim=-1) <= NO_MASS)
     if bool(nothing.any()):
         weights[nothing] = weights[nothing].scatter(1, ids[nothing], before[nothing])
-    return stands, draw(weights, seed[fell], position[fell], Purpose.SAMPLE)
+    seed, position = seed.index_select(0, fell), position.index_select(0, fell)
+    return stands, draw(weights, seed, position, Purpose.SAMPLE)
