@@ -27,7 +27,7 @@ from bench.device_clock import copy_bytes_per_second, wait
 from bench.device_products import product_table
 from bench.device_steps import SHAPES, SMALL, ModelShape, Steps
 from common.fused_layers import TILED_ROWS
-from common.kernels import interpreted
+from common.kernels.interpreter import interpret
 from common.model import Chunk
 
 Print = Callable[[str], None]
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write everything here")
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        interpreted.repair()
+        interpret()
     found = run(given.small, given.tune, lambda text: print(text, flush=True))
     print(summary(found), flush=True)
     if given.json:

@@ -30,7 +30,7 @@ def words(
     """Four Philox words, uint32: key = seed, counter = (position, block, purpose, turn)."""
     zero = (position + block) * 0
     c0, c1 = (position + zero).to(tl.uint32), (block + zero).to(tl.uint32)
-    c2, c3 = (purpose + zero).to(tl.uint32), (turn + zero).to(tl.uint32)
+    c2, c3 = (zero + purpose).to(tl.uint32), (zero + turn).to(tl.uint32)
     return tl.philox(seed, c0, c1, c2, c3)
 
 

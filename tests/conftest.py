@@ -10,7 +10,7 @@ import os
 import torch
 from hypothesis import settings
 
-from common.kernels import interpreted
+from common.kernels.interpreter import interpret
 
 settings.register_profile(
     "crossdraft", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
@@ -18,5 +18,4 @@ settings.register_profile(
 settings.load_profile("crossdraft")
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    interpreted.repair()
+    interpret()

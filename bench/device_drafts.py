@@ -1,0 +1,79 @@
+"""Draft steps by kernels on a device: checked against torch, and timed.
+
+Part of bench/device_kernels.py. Refuses to know decisions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from bench.device_table import tell
+
+
+def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False) -> torch.Tensor:
+    """bfloat16 [rows, vocab]: noise, and unless flat a head of 64 ids as models have it."""
+    x = torch.randn(rows, vocab, device=device, dtype=torch.bfloat16)
+    if not flat:
+        x *= 2
+        head = torch.randint(0, vocab, (rows, 64), device=device)
+        bonus = torch.linspace(14, 5, 64, device=device).to(torch.bfloat16)
+        x.scatter_add_(1, head, bonus.expand(rows, 64).contiguous())
+    return x
+
+
+def check_and_measure_drafts(
+    device: torch.device, small: bool, copy: float
+) -> list[dict[str, Any]]:
+    """Draft steps over a shared vocabulary: q rows and tokens checked against torch, then timed."""
+    from bench.device_timing import microseconds, sets_for
+    from common.kernels.scan import FILTERED
+    from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
+    from drafter.kernels.reference import masked_law
+
+    told: list[dict[str, Any]] = []
+    vocab = 1000 if small else 49_152
+    targets = torch.randperm(vocab, device=device)
+    shared = torch.rand(vocab, device=device) < 0.8
+    made = SharedIds.of(targets, shared, vocab)
+    for rows in (4,) if small else (8, 64, 512):
+        steps = Steps(
+            torch.full((rows,), FILTERED, dtype=torch.int32, device=device),
+            torch.full((rows,), 1.4426950408889634 / 0.8, device=device),
+            torch.full((rows,), vocab, dtype=torch.int32, device=device),
+            torch.full((rows,), 0.95, device=device),
+            torch.zeros(rows, device=device),
+            torch.randint(0, 1 << 62, (rows,), device=device),
+            torch.arange(rows, device=device),
+            torch.zeros(rows, dtype=torch.bool, device=device),
+        )
+        size = rows * vocab * 2
+        count = 1 if device.type == "cpu" else sets_for(size)
+        sets = [logits_like(rows, vocab, device) for _ in range(count)]
+        work = Workspace.empty(rows, vocab, device)
+        tokens, ids, probs = propose_rows(sets[0], made, steps, work)
+        worst, drawn = 0.0, True
+        for row in range(min(rows, 8)):
+            law = masked_law(sets[0][row], shared, 0.8, vocab, 0.95, 0.0, 64)
+            by_target = torch.zeros_like(law).index_add_(0, targets, law)
+            found = torch.zeros_like(law).index_add_(0, ids[row].long(), probs[row])
+            worst = max(worst, float((by_target - found).abs().max()))
+            drawn = drawn and bool((ids[row] == tokens[row, 1]).any())
+        calls = [partial(propose_rows, x, made, steps, work) for x in sets]
+        took = microseconds(calls, device)
+        told.append(
+            {
+                "kernel": "propose",
+                "rows": rows,
+                "vocab": vocab,
+                "microseconds": round(took, 2),
+                "bytes": size,
+                "share_of_copy": round(size / took * 1e6 / copy, 3),
+                "worst_difference_of_q": worst,
+                "right": worst < 1e-4 and drawn,
+            }
+        )
+        tell(told[-1])
+    return told

@@ -1,0 +1,142 @@
+"""Where a decision's time goes on a GPU, launch by launch, and what other tile sizes would take.
+
+Reached by `python -m bench.device_kernels --profile` or `--tune`. Refuses to know whether decisions
+are right (bench/device_kernels.py checks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from bench.device_drafts import logits_like
+from bench.device_kernels import CASES, inputs, ours, workspace
+from bench.device_table import tell
+from bench.device_timing import microseconds, sets_for
+
+VOCAB = 151_936
+ROWS = (512, 8)
+VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.decide
+    {},
+    {"NARROW_WARPS": 4},
+    {"NARROW_WARPS": 16},
+    {"PROBE_WARPS": 4},
+    {"PROBE_WARPS": 16},
+    {"SETTLE_WARPS": 2},
+    {"SETTLE_WARPS": 8},
+    {"DRAW_WARPS": 4},
+    {"DRAW_WARPS": 16},
+    {"CHUNK": 2048, "DRAW_WARPS": 4},
+    {"CHUNK": 8192, "DRAW_WARPS": 16},
+    {"PROGRAMS": 132},
+    {"PROGRAMS": 528},
+    {"PROGRAMS": 1056},
+]
+CONCERNS = {  # cases whose time a constant can change much
+    "top-k top-p, q": ("NARROW_WARPS", "SETTLE_WARPS"),
+    "top-p, no q": ("NARROW_WARPS", "SETTLE_WARPS", "PROGRAMS"),
+    "top-p, flat": ("PROBE_WARPS", "PROGRAMS"),
+    "no filter, q": ("DRAW_WARPS", "CHUNK", "PROGRAMS"),
+    "coupled": ("DRAW_WARPS", "CHUNK", "PROGRAMS"),
+}
+
+
+def tune(device: torch.device) -> None:
+    """Times of the filtered scan by chunk and warps, and of decisions by VARIANTS."""
+    for rows in ROWS:
+        _tune_scan(device, rows)
+        for name, concerns in CONCERNS.items():
+            sets = [
+                inputs(rows, VOCAB, device, CASES[name]) for _ in range(sets_for(rows * VOCAB * 2))
+            ]
+            for variant in VARIANTS:
+                if variant and not set(variant) & set(concerns):
+                    continue
+                with _constants(variant):
+                    work = workspace(rows, VOCAB, device, False)
+                    took = microseconds([partial(ours, one, work) for one in sets], device, 0.03)
+                told = " ".join(f"{key}={value}" for key, value in variant.items())
+                print(f"{rows:>4} {name:<16}{took:>8.1f} us  {told or 'as it is'}", flush=True)
+
+
+@contextmanager
+def _constants(variant: dict[str, int]) -> Iterator[None]:
+    from verifier.kernels import decide, workspace
+
+    homes: list[tuple[Any, str]] = [
+        (home, name) for name in variant for home in (decide, workspace) if hasattr(home, name)
+    ]
+    usual = [getattr(home, name) for home, name in homes]
+    try:
+        for home, name in homes:
+            setattr(home, name, variant[name])
+        yield
+    finally:
+        for (home, name), value in zip(homes, usual, strict=True):
+            setattr(home, name, value)
+
+
+def _tune_scan(device: torch.device, rows: int) -> None:
+    import triton
+
+    from common.kernels.scan import BLOCK, scan_rows
+
+    sets = [logits_like(rows, VOCAB, device) for _ in range(sets_for(rows * VOCAB * 2))]
+    kinds = torch.full((rows,), 3, device=device, dtype=torch.int32)
+    scales = torch.full((rows,), 1.8, device=device)
+    for chunk, warps in (
+        (2048, 2),
+        (2048, 4),
+        (4096, 4),
+        (4096, 8),
+        (8192, 4),
+        (8192, 8),
+        (8192, 16),
+    ):
+        chunks = triton.cdiv(VOCAB, chunk)
+        tops, sums = (torch.empty(rows, chunks, device=device) for _ in range(2))
+        blocks = torch.empty(rows, chunks, device=device, dtype=torch.int32)
+        shape = (rows, chunks * (chunk // BLOCK))
+        maxima = torch.empty(shape, device=device, dtype=torch.bfloat16)
+        ratios = torch.empty(shape, device=device, dtype=torch.float16)
+        calls = [
+            partial(
+                scan_rows[(chunks, rows)], x, VOCAB, VOCAB, x, kinds, scales, tops, blocks, sums,
+                maxima, ratios, chunks, CHUNK=chunk, BLOCK=BLOCK, HAS_MASK=False,
+                ONLY_ARGMAX=False, HAS_RATIOS=True, num_warps=warps,
+            )
+            for x in sets
+        ]  # fmt: skip
+        took = microseconds(calls, device, 0.02)
+        rate = rows * VOCAB * 2 / took / 1e6
+        print(
+            f"{rows:>4} scan chunk={chunk} warps={warps} {took:.1f} us {rate:.2f} TB/s", flush=True
+        )
+
+
+def profile(device: torch.device) -> None:
+    """Microseconds of each launch of a decision, by torch's profiler; settle and probe in all."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    for rows in (512, 64, 8):
+        for name, case in CASES.items():
+            one = inputs(rows, VOCAB, device, case)
+            work = workspace(rows, VOCAB, device, not case)
+            ours(one, work)
+            torch.cuda.synchronize()
+            with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+                for _ in range(5):
+                    ours(one, work)
+                torch.cuda.synchronize()
+            times = {
+                event.key: round(event.self_device_time_total / 5, 1)
+                for event in seen.key_averages()
+                if event.self_device_time_total > 0
+            }
+            counts = {"flat": int(work.drawn[2])} if case else {}
+            tell({"profile": name, "rows": rows, **counts, **times})

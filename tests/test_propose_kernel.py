@@ -1,0 +1,133 @@
+"""Draft tokens by kernels, interpreted, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from common.kernels.scan import ARGMAX, FILTERED
+from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
+from drafter.kernels.reference import masked_law, propose_row
+
+pytestmark = pytest.mark.kernels
+
+CPU = torch.device("cpu")
+LAWS = [  # temperature, top_k (0: off), top_p, min_p
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 5, 1.0, 0.0),
+    (1.5, 0, 0.8, 0.0),
+    (1.0, 100, 0.9, 0.02),
+]
+
+
+def steps(vocab: int, kind: int = FILTERED, coupled: bool = False) -> Steps:
+    rows = len(LAWS)
+    return Steps(
+        torch.full((rows,), kind, dtype=torch.int32),
+        torch.tensor([1.4426950408889634 / law[0] for law in LAWS]),
+        torch.tensor([law[1] or vocab for law in LAWS], dtype=torch.int32),
+        torch.tensor([law[2] for law in LAWS]),
+        torch.tensor([law[3] for law in LAWS]),
+        torch.tensor([3, -5, 1 << 40, 7]),
+        torch.tensor([0, 9, 100, 31_000]),
+        torch.full((rows,), coupled),
+    )
+
+
+def pair(vocab: int) -> tuple[Tensor, Tensor]:
+    """A map that keeps no order, and which of it is shared."""
+    targets = (torch.arange(vocab) * 7919 + 13) % 150_000
+    shared = torch.arange(vocab) % 5 != 2
+    return targets, shared
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "coupled"),
+    [
+        (torch.float32, 17, True),
+        (torch.float32, 4097, False),
+        (torch.bfloat16, 4097, True),
+        (torch.float16, 4097, False),
+    ],
+)
+def test_q_is_the_masked_filtered_law_and_the_token_is_its_draw(
+    dtype: torch.dtype, vocab: int, coupled: bool
+) -> None:
+    torch.manual_seed(vocab)
+    logits = (torch.randn(len(LAWS), vocab) * 3).to(dtype)
+    before = logits.clone()
+    targets, shared = pair(vocab)
+    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
+    given = steps(vocab, coupled=coupled)
+    tokens, ids, probs = propose_rows(logits, SharedIds.of(targets, shared, vocab), given, work)
+    for row, (temperature, top_k, top_p, min_p) in enumerate(LAWS):
+        q = masked_law(logits[row], shared, temperature, top_k or vocab, top_p, min_p, 16)
+        sparse = {int(i): float(p) for i, p in zip(ids[row], probs[row], strict=True) if p > 0}
+        assert sparse == pytest.approx(
+            {int(targets[i]): float(q[i]) for i in q.nonzero()[:, 0]}, rel=1e-5
+        )
+        drawn = propose_row(q, targets, given.seeds[row], int(given.positions[row]), coupled)
+        assert tuple(tokens[row].tolist()) == drawn
+    assert torch.equal(logits, before), "a kernel never writes its inputs"
+
+
+def test_the_likeliest_shared_id_is_proposed_and_mapped() -> None:
+    torch.manual_seed(1)
+    vocab = 9000
+    logits = torch.randn(len(LAWS), vocab).to(torch.bfloat16)
+    targets, shared = pair(vocab)
+    logits[:, 2] = 50.0  # the likeliest of all has no target id
+    logits[1, [8001, 8006]] = 40.0  # of equals the lowest
+    work = Workspace.empty(len(LAWS), vocab, CPU)
+    made = SharedIds.of(targets, shared, vocab)
+    tokens, ids, probs = propose_rows(logits, made, steps(vocab, ARGMAX), work)
+    best = logits.masked_fill(~shared, float("-inf")).argmax(1)
+    assert tokens[:, 0].tolist() == best.tolist()
+    assert tokens[1, 0] == 8001
+    assert tokens[:, 1].tolist() == targets[best].tolist()
+    assert ids[:, 0].tolist() == targets[best].tolist()
+    assert probs[:, 0].eq(1).all() and probs[:, 1:].eq(0).all()
+
+
+def test_one_vocabulary_needs_no_map_and_no_mask() -> None:
+    torch.manual_seed(2)
+    vocab = 4097
+    logits = torch.randn(len(LAWS), vocab)
+    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
+    given = steps(vocab)
+    tokens, _, _ = propose_rows(logits, SharedIds.of(None, None, vocab), given, work)
+    for row, (temperature, top_k, top_p, min_p) in enumerate(LAWS):
+        q = masked_law(logits[row], None, temperature, top_k or vocab, top_p, min_p, 16)
+        drawn = propose_row(q, None, given.seeds[row], int(given.positions[row]), False)
+        assert tuple(tokens[row].tolist()) == drawn
+
+
+def test_of_equal_logits_the_lowest_ids_make_q() -> None:
+    vocab = 300
+    logits = torch.zeros(len(LAWS), vocab)
+    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
+    _, ids, probs = propose_rows(logits, SharedIds.of(None, None, vocab), steps(vocab), work)
+    assert ids[0].tolist() == list(range(16))
+    assert torch.equal(probs[0], torch.full((16,), 1 / 16))
+
+
+def test_more_equal_logits_than_candidates_propose_the_argmax_and_say_so() -> None:
+    vocab = 40_000
+    work = Workspace.empty(1, vocab, CPU)
+    one = Steps(*(value[:1] for value in vars(steps(vocab)).values()))
+    tokens, ids, probs = propose_rows(
+        torch.zeros(1, vocab), SharedIds.of(None, None, vocab), one, work
+    )
+    assert tokens.tolist() == [[0, 0]]
+    assert ids[0, 0] == 0 and probs[0, 0] == 1 and probs[0, 1:].sum() == 0
+
+
+def test_no_rows_are_no_launch() -> None:
+    tokens, _, _ = propose_rows(
+        torch.empty(0, 100),
+        SharedIds.of(None, None, 100),
+        Steps(*(value[:0] for value in vars(steps(100)).values())),
+        Workspace.empty(0, 100, CPU),
+    )
+    assert tokens.shape == (0, 2)
