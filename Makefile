@@ -14,11 +14,11 @@ demo: $(STAMP)
 	$(BIN)/crossdraft demo
 
 test: test-fast
-	$(FAST) -m "laws or kernels"
+	$(FAST) -m "long or kernels"
 	$(BIN)/pytest -q -m models
 
 test-fast: lint
-	$(FAST) -m "not models and not laws and not kernels"
+	$(FAST) -m "not models and not long and not kernels"
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)

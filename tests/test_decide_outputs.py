@@ -14,7 +14,7 @@ from verifier.adjustments import History, adjust_rows
 from verifier.kernels.decision import Decisions, Rule
 from verifier.kernels.reference import decide
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.long
 
 SEED = 77
 LENGTH = 10

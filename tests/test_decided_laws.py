@@ -20,7 +20,7 @@ from verifier.batcher import Batch
 from verifier.decision_batch import decide_batch
 from verifier.session import Session
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.long
 
 VOCAB, K, SESSIONS = 5, 2, 6000
 LOGITS = torch.tensor([1.0, 0.5, 0.0, -0.5, -2.0])

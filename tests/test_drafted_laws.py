@@ -35,7 +35,7 @@ from tests.laws import tail_probability
 from verifier.kernels.decision import Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.long
 
 BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.target.width

@@ -17,7 +17,7 @@ from tests.laws import Script, run, tail_probability
 from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
-pytestmark = pytest.mark.laws
+pytestmark = pytest.mark.long
 
 SESSIONS = 200_000
 RANDOM = (Rule.NO_Q, Rule.REJECTION, Rule.COUPLED)

@@ -51,6 +51,7 @@ async def test_output_is_the_targets_own_at_every_k_in_every_mode(kind: str) -> 
     assert accepted > 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PAIRS)
 async def test_eight_at_once_joining_and_leaving_under_pressure_change_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch

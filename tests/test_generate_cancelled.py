@@ -20,6 +20,8 @@ from tests.fake_pairs import (
 )
 from tests.stages import STAGES, at_every_stage
 
+pytestmark = pytest.mark.long
+
 
 async def cancelled_at(
     pair: RunningPair, monkeypatch: pytest.MonkeyPatch, count: int, choose: random.Random

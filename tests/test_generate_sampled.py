@@ -114,6 +114,7 @@ async def test_two_drafters_give_one_text() -> None:
         second.assert_nothing_held()
 
 
+@pytest.mark.long
 async def test_sixteen_at_once_of_every_kind_under_pressure_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
