@@ -21,7 +21,7 @@ from bench.comparison import Measured, Plan, compare, curves
 from bench.measures import Run, as_json
 from bench.progress import telling
 from bench.prompts import PROMPTS
-from bench.schedule import ASSISTED
+from bench.schedule import ALONE, ASSISTED
 from cli.fetching import fetch
 
 
@@ -82,6 +82,12 @@ class Steps(click.ParamType):
     help="Prompts that transformers' plain generation answers.",
 )
 @click.option("--baseline/--no-baseline", default=True, help="Run transformers' own generation.")
+@click.option(
+    "--system",
+    "systems",
+    multiple=True,
+    help="Run only this one, as the table names it; may be given again. The target alone always.",
+)
 @click.option("--full", is_flag=True, help="Every system answers every prompt; takes hours.")
 @click.option("--quick", is_flag=True, help="2 prompts of 16 tokens, k = 1 and 3: does it run?")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
@@ -95,6 +101,7 @@ def main(
     sweep_prompts: int,
     plain_prompts: int,
     baseline: bool,
+    systems: tuple[str, ...],
     full: bool,
     quick: bool,
     out: Path | None,
@@ -121,6 +128,7 @@ def main(
         sweep_prompts,
         plain_prompts,
         baseline,
+        (ALONE, *systems) if systems else (),
     )
     folder = results.folder(out, target, draft)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the children

@@ -38,6 +38,7 @@ class Plan:
     sweep_prompts: int
     plain_prompts: int
     baseline: bool = True
+    systems: tuple[str, ...] = ()  # only these; none given: all
 
 
 @dataclass
@@ -103,6 +104,7 @@ async def compare(
             plan.plain_prompts,
             plan.baseline,
         )
+        todo = [cell for cell in todo if not plan.systems or cell.system in plan.systems]
         baseline: TransformersBaseline | None = None
         if plan.baseline:
             with console.status("transformers loads both models"):
