@@ -10,41 +10,28 @@ import torch
 
 from common.law import probabilities
 from common.rng import Purpose, exponential, seed_word
-from common.sampling import SamplingParams
-from common.types import AcceptanceRule, BridgeMode, OpenSession, Proposal, SparseRow
+from common.types import Proposal, SparseRow
 from common.wire_verify import proposal_to_pb
-from drafter.bridge import NO_TARGET_ID, Bridge
-from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_sampling import DraftSampling, certain, in_target_ids
-from drafter.draft_tokens import Draws, Law, choose_drawn
-from tests.fake_drafts import DrivenEngine
-from tests.fake_tokenizers import family
-
-BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
-WIDTH = BRIDGE.draft.width
-TEXT, INTERSECTION = BridgeMode.TEXT, BridgeMode.INTERSECTION
-NO_Q, REJECTION, COUPLED = (
-    AcceptanceRule.NO_Q,
-    AcceptanceRule.REJECTION,
-    AcceptanceRule.COUPLED,
+from drafter.bridge import NO_TARGET_ID
+from drafter.draft_sampling import certain, in_target_ids
+from drafter.draft_tokens import Law, choose_drawn
+from tests.drawn_drafts import (
+    BRIDGE,
+    COUPLED,
+    INTERSECTION,
+    NO_Q,
+    REJECTION,
+    TEXT,
+    WIDTH,
+    A,
+    B,
+    C,
+    adjustments,
+    draws_of,
+    logits,
+    sampling,
 )
-
-
-def logits(seed: int, rows: int = 1) -> torch.Tensor:
-    return 3 * torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
-
-
-def sampling(rule: AcceptanceRule, seed: int | None = None, q: int = 64, **params: Any) -> Any:
-    params = {"temperature": 1.0, "seed": seed, **params}
-    spec = OpenSession((5, 6), 30, "", rule=rule, sampling=SamplingParams(**params))
-    return DraftSampling(BRIDGE, spec, frozenset({0}), q)
-
-
-def draws_of(made: DraftSampling, mode: BridgeMode = INTERSECTION) -> Draws:
-    draws = made.draws(mode)
-    assert draws is not None
-    return draws
-
+from tests.fake_drafts import DrivenEngine
 
 PARAMS: tuple[dict[str, Any], ...] = (
     {},
@@ -182,58 +169,6 @@ def test_no_draft_uses_the_numbers_of_another_and_coupled_ones_always_do() -> No
     assert draws_of(sampling(REJECTION)).seed != draws_of(sampling(REJECTION)).seed
     coupled = sampling(COUPLED, seed=1)
     assert draws_of(coupled).seed == draws_of(coupled).seed == 1
-
-
-# Adjustments.
-
-
-def adjustments(prompt: tuple[int, ...] = (), ends: tuple[int, ...] = (), **params: Any) -> Any:
-    return DraftAdjustments(BRIDGE, SamplingParams(**params), prompt, ends)
-
-
-def pair_of(text: bytes) -> tuple[int, int]:
-    """(target id, draft id) of a shared token."""
-    target, draft = BRIDGE.target.id_of(text), BRIDGE.draft.id_of(text)
-    assert target is not None and draft is not None
-    return target, draft
-
-
-A, B, C = pair_of(b"a"), pair_of(b"b"), pair_of(b"c")
-
-
-def test_draft_logits_change_as_their_twins_do() -> None:
-    made = adjustments(
-        prompt=(A[0],),
-        logit_bias=((B[0], 3.0),),
-        repetition_penalty=2.0,
-        presence_penalty=1.5,
-        frequency_penalty=0.5,
-    )
-    row = torch.ones(WIDTH)
-    after = made.applied(row, [])
-    assert float(after[A[1]]) == 0.5 and float(after[B[1]]) == 4.0 and float(after[C[1]]) == 1.0
-    made.commit([C[0], C[0]])
-    again = made.applied(row, [B[1]])  # and one drafted
-    assert float(again[C[1]]) == 0.5 - 1.5 - 2 * 0.5
-    assert float(again[B[1]]) == 4.0 / 2 - 1.5 - 0.5
-    assert torch.equal(row, torch.ones(WIDTH))
-    assert float(made.applied(row, [])[B[1]]) == 4.0  # what was drafted only is forgotten
-
-
-def test_ends_cannot_be_drafted_before_min_new_tokens() -> None:
-    made = adjustments(ends=(A[0],), min_new_tokens=3)
-    made.commit([C[0]])
-    row = torch.ones(WIDTH)
-    assert math.isinf(made.applied(row, [B[1]])[A[1]])
-    assert not math.isinf(made.applied(row, [B[1], B[1]])[A[1]])
-
-
-def test_tokens_that_share_a_twin_are_adjusted_together() -> None:
-    fallback = next(
-        id_ for id_ in BRIDGE.draft.byte_fallback_ids if BRIDGE.draft.token_bytes(id_) == b"a"
-    )
-    after = adjustments(presence_penalty=1.0).applied(torch.zeros(WIDTH), [fallback])
-    assert float(after[A[1]]) == float(after[fallback]) == -1.0
 
 
 async def test_sessions_that_draw_and_that_do_not_share_a_step() -> None:
