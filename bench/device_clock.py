@@ -22,6 +22,16 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
+def event_seconds(call: Callable[[], object]) -> float:
+    """Seconds on a CUDA device from before `call` to after what it launched."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
 def seconds_of(call: Callable[[], object], repeats: int = 10, inside: int = 5) -> float:
     """Median seconds of one `call` on the device, recorded `inside` times and replayed."""
     if not torch.cuda.is_available():
@@ -34,15 +44,7 @@ def seconds_of(call: Callable[[], object], repeats: int = 10, inside: int = 5) -
         for _ in range(inside):
             call()
     graph.replay()
-    found = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        wait()
-        found.append(begin.elapsed_time(end) / 1e3 / inside)
-    return median(found)
+    return median(event_seconds(graph.replay) for _ in range(repeats)) / inside
 
 
 def wall_seconds(call: Callable[[], object], repeats: int = 10) -> float:
@@ -72,12 +74,4 @@ def copy_bytes_per_second(size: int = 4 << 30) -> float:
     target.copy_(source)
     if not torch.cuda.is_available():
         return 2 * size / wall_seconds(lambda: target.copy_(source))
-    found = []
-    for _ in range(10):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        target.copy_(source)
-        end.record()
-        wait()
-        found.append(begin.elapsed_time(end) / 1e3)
-    return 2 * size / median(found)
+    return 2 * size / median(event_seconds(lambda: target.copy_(source)) for _ in range(10))

@@ -1,4 +1,4 @@
-"""Time on a device, and the two ceilings that times are held against.
+"""Time on a device over rotating inputs, and the rate of its matrix units.
 
 On a GPU: calls are captured into one CUDA graph and its replays timed by events, median over
 replays. On the CPU: the wall clock, which says that something runs and nothing more.
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+
+from bench.device_clock import event_seconds
 
 COLD = 192 << 20  # bytes of inputs to rotate through: some three times an H200's L2 cache
 
@@ -34,8 +36,8 @@ def microseconds(
     replay = _captured(calls)
     replay()
     torch.cuda.synchronize()
-    first = _timed(replay)
-    times = [_timed(replay) for _ in range(max(3, min(30, int(budget / max(first, 1e-6)))))]
+    first = event_seconds(replay)
+    times = [event_seconds(replay) for _ in range(max(3, min(30, int(budget / max(first, 1e-6)))))]
     return statistics.median(times) * 1e6 / len(calls)
 
 
@@ -51,23 +53,6 @@ def _captured(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         torch.cuda.synchronize()
         return lambda: [call() for call in calls]
     return graph.replay
-
-
-def _timed(replay: Callable[[], object]) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    replay()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3
-
-
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read plus written per second by a large device-to-device copy."""
-    size = 1 << 30 if device.type == "cuda" else 1 << 20
-    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
-    into = torch.empty_like(source)
-    return 2 * size / microseconds([lambda: into.copy_(source)] * 4, device) * 1e6
 
 
 def matmul_rate(device: torch.device) -> float:

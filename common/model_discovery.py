@@ -44,6 +44,7 @@ class LayerRecorder:
         softcap: float | None,
     ) -> Tensor:
         if key.shape != value.shape:
+            # Of the kind that model code raises; discover_layers refuses the model for either.
             raise NotImplementedError("keys and values differ in shape")
         self.shapes[layer] = LayerShape(key.shape[1], key.shape[3])
         self._groups[layer] = query.shape[1] // key.shape[1]
