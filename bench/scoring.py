@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from common.kv_cache import PagePool
-from common.law import probabilities
+from common.law import filters, probabilities
 from common.model import Chunk, PagedModel
 from common.sampling import SamplingParams
 from common.tokenizer import TokenizerFiles, Vocabulary
@@ -118,12 +118,4 @@ class Scorer:
         logits = self._model.forward([Chunk(read, table, rows)])
         table.release()
         logits = logits.masked_fill(~self._real_ids, float("-inf"))
-        vocab = logits.shape[-1]
-        assert params.temperature is not None
-        return probabilities(
-            logits,
-            torch.full((rows,), params.temperature),
-            torch.full((rows,), params.top_k or vocab),
-            torch.full((rows,), 1.0 if params.top_p is None else params.top_p),
-            torch.full((rows,), params.min_p or 0.0),
-        )
+        return probabilities(logits, *filters([params] * rows, logits.shape[-1]))

@@ -9,10 +9,13 @@ functions; inputs are never written. Refuses to know sessions and rules.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from common.rng import Purpose, exponential
+from common.sampling import SamplingParams
 
 NEVER = float("-inf")
 LIKELIEST = 1024  # as many logits are sorted first where top-p asks for a sort; few laws need more
@@ -35,6 +38,21 @@ def adjusted(
     values = torch.where(seen, repeated, values)
     values = values - presence * (count > 0) - frequency * count
     return values.masked_fill(banned, NEVER)
+
+
+def filters(params: Sequence[SamplingParams], vocab: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """temperature, top_k, top_p and min_p, [rows] each, as `probabilities` takes them.
+
+    What isn't set becomes the value that switches its step off.
+    """
+    return (
+        torch.tensor([each.temperature or 1.0 for each in params], dtype=torch.float32),
+        torch.tensor([min(each.top_k or vocab, vocab) for each in params], dtype=torch.int32),
+        torch.tensor(
+            [1.0 if each.top_p is None else each.top_p for each in params], dtype=torch.float32
+        ),
+        torch.tensor([each.min_p or 0.0 for each in params], dtype=torch.float32),
+    )
 
 
 def probabilities(

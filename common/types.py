@@ -67,6 +67,10 @@ class OpenSession:
     # So many tokens at the prompt's end are output of this session's earlier life.
     resumed_output_tokens: int = 0
 
+    def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
+        """The ids that end the session. eos_ids: the target's own."""
+        return self.stop_ids if self.ignore_eos else self.stop_ids | eos_ids
+
 
 @dataclass(frozen=True)
 class SparseRow:

@@ -42,8 +42,9 @@ class DraftSampling:
         self._seed = secrets.randbits(64) if seed is None else seed
         self.adjustments: DraftAdjustments | None = None
         if spec.sampling.adjusts:
-            ends = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
-            self.adjustments = DraftAdjustments(bridge, spec.sampling, spec.prompt, ends)
+            self.adjustments = DraftAdjustments(
+                bridge, spec.sampling, spec.prompt, spec.ends(eos_ids)
+            )
 
     @property
     def greedy(self) -> bool:

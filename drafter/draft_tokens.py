@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from common.law import filters
 from common.rng import Purpose, seed_word
 from common.sampling import SamplingParams
 from drafter.draft_law import SparseLaw, cut, draft_law, propose
@@ -80,20 +81,8 @@ def choose_drawn(
     steps: Sequence[int],  # per row: how many tokens of its draft were drawn before
 ) -> list[Drawn | None]:
     """One draft token per row; None where nothing may come."""
-    vocab = logits.shape[-1]
     params = [each.params for each in draws]
-
-    def column(values: Sequence[float | None], unset: float) -> Tensor:
-        return torch.tensor([unset if value is None else value for value in values])
-
-    law = draft_law(
-        logits,
-        torch.stack(list(allowed)),
-        column([each.temperature for each in params], 1.0),
-        torch.tensor([min(each.top_k or vocab, vocab) for each in params]),
-        column([each.top_p for each in params], 1.0),
-        column([each.min_p for each in params], 0.0),
-    )
+    law = draft_law(logits, torch.stack(list(allowed)), *filters(params, logits.shape[-1]))
     chosen: list[Drawn | None] = [None] * len(draws)
     for kind in {(each.purpose, each.slots): None for each in draws}:
         rows = [row for row, each in enumerate(draws) if (each.purpose, each.slots) == kind]

@@ -6,12 +6,13 @@ no more than an argmax. Refuses to know how the kernels decide, and what becomes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from common.law import filters
 from common.types import AcceptanceRule, TokenLogprobs
 from verifier.adjustments import adjust_rows
 from verifier.batcher import Batch
@@ -69,21 +70,17 @@ def decide_batch(
 
 
 def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
-    """Parameters that aren't set become the values that switch their step off."""
-    params = [session.spec.sampling for session in sessions]
+    """Each session's rule, filters, seed and place."""
+    temperature, top_k, top_p, min_p = filters([s.spec.sampling for s in sessions], vocab)
     return SamplingBatch(
         rule=torch.tensor([RULES[s.spec.rule] for s in sessions], dtype=torch.int8),
-        temperature=_floats(p.temperature or 1.0 for p in params),
-        top_k=torch.tensor([min(p.top_k or vocab, vocab) for p in params], dtype=torch.int32),
-        top_p=_floats(1.0 if p.top_p is None else p.top_p for p in params),
-        min_p=_floats(p.min_p or 0.0 for p in params),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
         seed=torch.tensor([session.seed for session in sessions], dtype=torch.int64),
         first_position=torch.tensor([session.committed_length for session in sessions]),
     )
-
-
-def _floats(values: Iterable[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float32)
 
 
 def _logprobs(

@@ -164,8 +164,7 @@ class VerifierEngine:
 
     def _check_ends(self, spec: OpenSession) -> None:
         """A law without any id left would be no law, and its row would fail the whole pass."""
-        ends = spec.stop_ids if spec.ignore_eos else spec.stop_ids | self.eos_ids
-        if spec.sampling.min_new_tokens and len(ends) >= self._real_count:
+        if spec.sampling.min_new_tokens and len(spec.ends(self.eos_ids)) >= self._real_count:
             raise InvalidField(
                 "open.stop_token_ids",
                 f"{len(spec.stop_ids)} ids long",

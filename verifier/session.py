@@ -72,7 +72,7 @@ class Session:
         seed = spec.sampling.seed
         # As int64. Without a seed, numbers that no other session has, here or anywhere.
         self.seed = seed_word(secrets.randbits(64) if seed is None else seed)
-        self._stops = spec.stop_ids if spec.ignore_eos else spec.stop_ids | eos_ids
+        self._stops = spec.ends(eos_ids)
         self.history = History(spec.sampling, spec.prompt, self._stops, spec.resumed_output_tokens)
         self._context_limit = context_limit
         self.due_at: float | None = None  # when the next proposal is expected, once that is known
