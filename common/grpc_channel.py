@@ -8,17 +8,19 @@ both stand here side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
-from common.errors import ConfigError
+from common.renewing_channel import RenewingChannel
+from common.tls import Pems, TlsFiles, WatchedTls, channel_credentials
 
 PING_EVERY_MS = 20_000
 PING_TIMEOUT_MS = 10_000
 PING_PERMITTED_EVERY_MS = 10_000  # less than PING_EVERY_MS, for clocks that differ
 
-Options = list[tuple[str, int]]
+MAX_METADATA_BYTES = 8192
+
+Options = list[tuple[str, int | str]]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class ClientTls:
     ca: str
     certificate: str | None = None
     key: str | None = None
+    name: str | None = None  # that the server's certificate must have; None: the address's host
 
 
 def shared_options(max_message_bytes: int) -> Options:
@@ -42,9 +45,12 @@ def shared_options(max_message_bytes: int) -> Options:
     ]
 
 
-def server_options(max_message_bytes: int) -> Options:
+def server_options(max_message_bytes: int, max_metadata_bytes: int = MAX_METADATA_BYTES) -> Options:
     return [
         *shared_options(max_message_bytes),
+        # Between the two gRPC would refuse at random.
+        ("grpc.max_metadata_size", max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", max_metadata_bytes),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
         # Two servers on one port must fail loudly, rather than share the calls at random.
         ("grpc.so_reuseport", 0),
@@ -66,25 +72,22 @@ def channel_options(max_message_bytes: int) -> Options:
 def open_channel(
     address: str, max_message_bytes: int, tls: ClientTls | None = None
 ) -> grpc.aio.Channel:
-    """A channel to "host:port", not connected yet. Raises ConfigError on unreadable files."""
+    """A channel to "host:port", not connected yet. Raises ConfigError on files that won't do.
+
+    Certificates are read again when their files change, for calls that begin from then on.
+    """
     options = channel_options(max_message_bytes)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=read_pem(tls.ca),
-        private_key=read_pem(tls.key) if tls.key else None,
-        certificate_chain=read_pem(tls.certificate) if tls.certificate else None,
-    )
-    return grpc.aio.secure_channel(address, credentials, options=options)
+    if tls.name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.name))
 
+    def secure(pems: Pems) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, channel_credentials(pems), options=options)
 
-def read_pem(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as cause:
-        raise ConfigError(f"can't read {path}: {cause.strerror}") from cause
+    return RenewingChannel(secure, WatchedTls(TlsFiles(tls.certificate, tls.key, tls.ca)))
 
 
 def _is_loopback(address: str) -> bool:

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing
 from typing import Any
 
 import grpc
@@ -28,10 +28,16 @@ ERROR_KEY = "error"
 MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
 
 
+# What a call passes before its handler: (method, context); raises what it is refused for, and ends
+# with the call.
+Guard = Callable[[str, grpc.aio.ServicerContext], AbstractContextManager[object]]
+
+
 class ErrorMapping(grpc.aio.ServerInterceptor):
     """Maps errors and counts the calls in progress."""
 
-    def __init__(self) -> None:
+    def __init__(self, guards: Sequence[Guard] = ()) -> None:
+        self._guards = guards
         self.calls: dict[str, int] = {}  # full service name -> calls in progress
         self._ended = asyncio.Event()
 
@@ -63,9 +69,12 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self.calls[service] = self.calls.get(service, 0) + 1
             try:
-                if isinstance(request, MalformedMessage):
-                    raise request
-                return await run(request, context)
+                with ExitStack() as passed:
+                    for guard in self._guards:
+                        passed.enter_context(guard(method, context))
+                    if isinstance(request, MalformedMessage):
+                        raise request
+                    return await run(request, context)
             except CrossdraftError as error:
                 log.info("%s: %s: %s", method, error.status.name, error)
                 await abort(context, error)

@@ -10,17 +10,22 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from common.bearer_tokens import BearerTokens
 from common.errors import ConfigError, EngineDied
-from common.grpc_channel import read_pem, server_options
-from common.grpc_errors import ErrorMapping
+from common.grpc_channel import server_options
+from common.grpc_errors import ErrorMapping, Guard
+from common.peer_limit import PeerLimit
+from common.tls import TlsFiles, WatchedTls, server_credentials
 
 log = logging.getLogger(__name__)
 
+HEALTH = "/grpc.health."
 LAST_STATUS_S = 0.5  # for the statuses of calls that have just ended to leave
 
 Drain = Callable[[], Awaitable[None]]
@@ -33,11 +38,13 @@ class ServerSettings:
     listen: str  # "host:port"; port 0 takes any free one
     max_message_bytes: int
     grace_s: float
-    reflection: bool = True
+    reflection: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    max_concurrent_rpcs: int | None = None
+    bearer_tokens: str | None = None  # a file
+    max_metadata_bytes: int = 8192
+    max_streams_per_peer: int | None = None  # None: any number
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class GrpcServer:
     def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
         self._settings = settings
         self._services = services
-        self._errors = ErrorMapping()
+        self._errors = ErrorMapping(_guards(settings))
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
         self._health: Any = None  # grpc_health's servicer, where the package is installed
@@ -66,8 +73,7 @@ class GrpcServer:
         settings = self._settings
         server = grpc.aio.server(
             interceptors=[self._errors],
-            options=server_options(settings.max_message_bytes),
-            maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
+            options=server_options(settings.max_message_bytes, settings.max_metadata_bytes),
         )
         for service in self._services:
             service.register(service.servicer, server)
@@ -193,10 +199,31 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
-    assert settings.tls_certificate
-    assert settings.tls_key
-    return grpc.ssl_server_credentials(
-        [(read_pem(settings.tls_key), read_pem(settings.tls_certificate))],
-        root_certificates=read_pem(settings.tls_client_ca) if settings.tls_client_ca else None,
-        require_client_auth=settings.tls_client_ca is not None,
-    )
+    files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    return server_credentials(WatchedTls(files))
+
+
+def _guards(settings: ServerSettings) -> list[Guard]:
+    """Health stays open to whoever probes it."""
+    guards: list[Guard] = []
+    if settings.bearer_tokens is not None:
+        tokens = BearerTokens(settings.bearer_tokens)
+
+        def authenticated(
+            method: str, context: grpc.aio.ServicerContext
+        ) -> AbstractContextManager[object]:
+            if not method.startswith(HEALTH):
+                tokens.check(context)
+            return nullcontext()
+
+        guards.append(authenticated)
+    if settings.max_streams_per_peer is not None:
+        limit = PeerLimit(settings.max_streams_per_peer)
+
+        def counted(
+            method: str, context: grpc.aio.ServicerContext
+        ) -> AbstractContextManager[object]:
+            return nullcontext() if method.startswith(HEALTH) else limit.taking(context.peer())
+
+        guards.append(counted)
+    return guards

@@ -95,7 +95,12 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
     """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
     tls = None
     if config.verifier_tls_ca:
-        tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
+        tls = ClientTls(
+            config.verifier_tls_ca,
+            config.tls_certificate,
+            config.tls_key,
+            config.verifier_tls_name,
+        )
     channel = open_channel(config.verifier, config.max_message_bytes, tls)
     try:
         pair = await build(config, channel)
