@@ -19,14 +19,13 @@ import grpc
 from common.bearer_tokens import BearerTokens
 from common.errors import ConfigError, EngineDied
 from common.grpc_channel import server_options
-from common.grpc_errors import ErrorMapping, Guard
+from common.grpc_errors import LAST_STATUS_S, ErrorMapping, Guard
 from common.peer_limit import PeerLimit
 from common.tls import TlsFiles, WatchedTls, server_credentials
 
 log = logging.getLogger(__name__)
 
 HEALTH = "/grpc.health."
-LAST_STATUS_S = 0.5  # for the statuses of calls that have just ended to leave
 
 Drain = Callable[[], Awaitable[None]]
 
@@ -43,6 +42,7 @@ class ServerSettings:
     tls_key: str | None = None
     tls_client_ca: str | None = None
     bearer_tokens: str | None = None  # a file
+    idle_timeout_s: float | None = None  # for a client to read one message of a stream
     max_metadata_bytes: int = 8192
     max_streams_per_peer: int | None = None  # None: any number
 
@@ -62,7 +62,7 @@ class GrpcServer:
     def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
         self._settings = settings
         self._services = services
-        self._errors = ErrorMapping(_guards(settings))
+        self._errors = ErrorMapping(_guards(settings), settings.idle_timeout_s)
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
         self._health: Any = None  # grpc_health's servicer, where the package is installed

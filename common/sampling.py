@@ -15,6 +15,7 @@ from common.errors import InvalidField
 MIN_TEMPERATURE = 1e-6  # below it, except 0, float32 logits overflow
 MAX_TEMPERATURE = 100.0
 MAX_BIAS = 100.0
+MAX_BIASES = 1024  # of one request
 MAX_PENALTY = 2.0  # presence and frequency, as OpenAI's API has them
 MAX_LOGPROBS = 20
 MAX_ID = (1 << 31) - 1
@@ -91,6 +92,10 @@ class SamplingParams:
 
     def _check_bias(self) -> None:
         field = "sampling.logit_bias"
+        if len(self.logit_bias) > MAX_BIASES:
+            raise InvalidField(
+                field, f"{len(self.logit_bias)} entries long", f"at most {MAX_BIASES}"
+            )
         for token_id, bias in self.logit_bias:
             if not 0 <= token_id <= MAX_ID:
                 raise InvalidField(field, f"for id {token_id}", f"from 0 to {MAX_ID}")

@@ -15,6 +15,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from common.errors import InvalidField, MissingMessage
 
+MAX_STOP_IDS = 1024
+
 E = TypeVar("E", bound=Enum)
 
 
@@ -23,6 +25,12 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
     for index, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
             raise InvalidField(f"{field}[{index}]", token_id, f"in [0, {vocab_size})")
+
+
+def check_stop_count(field: str, count: int) -> None:
+    """Refuse more stop ids than a session may have."""
+    if count > MAX_STOP_IDS:
+        raise InvalidField(field, f"{count} ids long", f"at most {MAX_STOP_IDS}")
 
 
 def refuse_unknown_fields(name: str, message: Any) -> None:

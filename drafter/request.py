@@ -16,7 +16,7 @@ from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
 from common.sampling import SamplingParams
 from common.types import AcceptanceRule, BridgeMode, OpenSession
-from common.wire import check_ids, refuse_unknown_fields
+from common.wire import check_ids, check_stop_count, refuse_unknown_fields
 from common.wire_sampling import sampling_from_pb
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
+MAX_CHAT_MESSAGES = 1024
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Asked:
 
 def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> Asked:
     """Raises what a request can be refused for; tokenises the prompt, which takes a while."""
-    _refuse_unknown(request)
     info = pair.info
+    _check_sizes(request, info.max_context_length, config.max_prompt_bytes)
+    _refuse_unknown(request)
     if request.max_new_tokens < 1:
         raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
     steps = request.draft_steps if request.HasField("draft_steps") else config.draft_steps
@@ -145,6 +147,23 @@ def _own(
     except InvalidField as cause:  # what the draft model can't read is no reason to refuse
         log.info("the draft model reads the target's rendering: %s", cause)
         return None
+
+
+def _check_sizes(request: pb.GenerateRequest, context: int, max_bytes: int) -> None:
+    """Before anything goes through all of it: tokenising text takes a while per megabyte."""
+    check_stop_count("stop_token_ids", len(request.stop_token_ids))
+    ids = len(request.prompt_token_ids.ids)
+    if ids >= context:
+        raise PromptTooLong(ids, context - 1)
+    if len(request.chat.messages) > MAX_CHAT_MESSAGES:
+        count = f"{len(request.chat.messages)} messages long"
+        raise InvalidField("chat.messages", count, f"at most {MAX_CHAT_MESSAGES}")
+    for field, size in (
+        ("prompt", len(request.prompt.encode())),
+        ("chat", request.chat.ByteSize()),
+    ):
+        if size > max_bytes:
+            raise InvalidField(field, f"{size} bytes long", f"at most {max_bytes}")
 
 
 def _refuse_unknown(request: pb.GenerateRequest) -> None:

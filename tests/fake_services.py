@@ -151,10 +151,14 @@ def make_verifier(
 
 @asynccontextmanager
 async def serving_verifier(
-    model: PagedModel, files: TokenizerFiles, port: int = 0, **sizes: int
+    model: PagedModel,
+    files: TokenizerFiles,
+    port: int = 0,
+    idle_timeout_s: float = 600.0,
+    **sizes: int,
 ) -> AsyncIterator[RunningVerifier]:
     engine, info = make_verifier(model, files, **sizes)
-    service = VerifierService(engine, info, files)
+    service = VerifierService(engine, info, files, idle_timeout_s)
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     with running(engine):
         async with serving("crossdraft.v1.VerifierService", register, service, port) as (s, bound):

@@ -52,17 +52,36 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"stop": ["x"] * 17}, "stop is 17 strings; it must be at most 16"),
     ({"stop": ["x", ""]}, "stop[1] is 0 bytes long; it must be from 1 to 256 bytes"),
     ({"stop": ["é" * 129]}, "stop[0] is 258 bytes long"),
+    ({"stop_token_ids": [1] * 1025}, "stop_token_ids is 1025 ids long; it must be at most 1024"),
+    (
+        {"sampling": Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))},
+        "sampling.logit_bias is 1025 entries long; it must be at most 1024",
+    ),
+    ({"prompt": "x" * 1001}, "prompt is 1001 bytes long; it must be at most 1000"),
+    ({"prompt": "é" * 501}, "prompt is 1002 bytes long; it must be at most 1000"),
+    (
+        {"chat": pb.Chat(messages=[pb.ChatMessage(role="user", content="x" * 1001)])},
+        "chat is 1013 bytes long; it must be at most 1000",
+    ),
+    (
+        {"chat": pb.Chat(messages=[pb.ChatMessage()] * 1025)},
+        "chat.messages is 1025 messages long; it must be at most 1024",
+    ),
+    (
+        {"prompt_token_ids": pb.TokenIds(ids=[1] * 400_000)},
+        "the prompt has 400000 tokens; the limit is 119",
+    ),
 )
 
 
-async def test_what_cannot_be_sampled_is_refused_by_name() -> None:
+async def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
     async with (
-        serving_pair() as pair,
+        serving_pair(max_prompt_bytes=1000) as pair,
         grpc.aio.insecure_channel(pair.drafter.address) as channel,
     ):
         stub = drafter_pb2_grpc.DrafterServiceStub(channel)
         for fields, words in CASES:
-            request = pb.GenerateRequest(prompt="x", max_new_tokens=2, **fields)
+            request = pb.GenerateRequest(**{"prompt": "x", "max_new_tokens": 2, **fields})
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async for _ in stub.Generate(request):
                     pass
