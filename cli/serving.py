@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+import click
+from rich.console import Console
+
+from cli.fetching import fetch
 from common.config import Sections
 from drafter.config import DrafterConfig
 from verifier.config import VerifierConfig
@@ -38,6 +45,21 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     log = logging.getLogger(name)
+    # Until the service handles it. A container's first process ignores signals that it has no
+    # handler for, and would be waited for in vain while it loads.
+    signal.signal(signal.SIGTERM, _leave)
     log.info("starting with %s", config)
     asyncio.run(serve(config, lambda port: log.info("%s serves on port %d", name, port)))
     log.info("%s stopped", name)
+
+
+def fetch_only(model: str) -> None:
+    """Download and convert what `model` names, as far as it isn't there; print where it lies."""
+    (folder,) = fetch([model], Console(stderr=True))
+    click.echo(str(folder))
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing is served yet, and the threads that load can't be interrupted."""
+    logging.getLogger(__name__).info("told to stop before anything was served")
+    os._exit(0)

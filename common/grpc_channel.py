@@ -1,13 +1,15 @@
 """What both ends of a connection must agree on, and how the calling end is opened.
 
-Knows: message limits, keepalive, reconnecting, TLS of a client. Refuses to know: who is called.
-A ping interval below what the other end permits gets the connection closed ("too many pings"), so
-both stand here side by side.
+Knows: message limits, keepalive, reconnecting, balancing, TLS of a client. Refuses to know: who is
+called. A ping interval below what the other end permits gets the connection closed ("too many
+pings"), so both stand here side by side.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -45,8 +47,18 @@ def shared_options(max_message_bytes: int) -> Options:
     ]
 
 
-def server_options(max_message_bytes: int, max_metadata_bytes: int = MAX_METADATA_BYTES) -> Options:
+def server_options(
+    max_message_bytes: int,
+    max_metadata_bytes: int = MAX_METADATA_BYTES,
+    max_connection_age_s: float | None = None,
+) -> Options:
+    options: Options = []
+    if max_connection_age_s is not None:
+        # Clients find servers that came later, since they look up addresses when a connection ends.
+        # Streams aren't cut: gRPC's default is to let them end on the old connection.
+        options.append(("grpc.max_connection_age_ms", int(max_connection_age_s * 1000)))
     return [
+        *options,
         *shared_options(max_message_bytes),
         # Between the two gRPC would refuse at random.
         ("grpc.max_metadata_size", max_metadata_bytes),
@@ -57,9 +69,18 @@ def server_options(max_message_bytes: int, max_metadata_bytes: int = MAX_METADAT
     ]
 
 
-def channel_options(max_message_bytes: int) -> Options:
+def channel_options(max_message_bytes: int, service: str | None = None) -> Options:
+    # Of a name with several addresses (dns:///name:port is gRPC's default reading of name:port),
+    # each call takes the next one that is connected, and healthy where `service` is given.
+    config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
+    if service is not None:
+        config["healthCheckConfig"] = {"serviceName": service}
     return [
         *shared_options(max_message_bytes),
+        ("grpc.service_config", json.dumps(config)),
+        # A name is looked up again when a connection is lost, but by default no sooner than 30 s
+        # after the last time: too long for those that wait for a replacement.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
         # A server that restarts is found again within seconds, not after the default's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 500),
@@ -70,13 +91,19 @@ def channel_options(max_message_bytes: int) -> Options:
 
 
 def open_channel(
-    address: str, max_message_bytes: int, tls: ClientTls | None = None
+    address: str,
+    max_message_bytes: int,
+    tls: ClientTls | None = None,
+    service: str | None = None,
 ) -> grpc.aio.Channel:
     """A channel to "host:port", not connected yet. Raises ConfigError on files that won't do.
 
-    Certificates are read again when their files change, for calls that begin from then on.
+    `address` may be any name that gRPC knows ("dns:///host:port", "ipv4:host:port,host:port"); of
+    several servers behind it, calls go to each in turn. `service`: to those only whose health says
+    that this one is served. Certificates are read again when their files change, for calls that
+    begin from then on.
     """
-    options = channel_options(max_message_bytes)
+    options = channel_options(max_message_bytes, service)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
@@ -91,5 +118,5 @@ def open_channel(
 
 
 def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0]
+    host = address.rpartition("/")[2].rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")

@@ -94,7 +94,7 @@ class DraftEngine:
         self._steps = 0
         self._thread = EngineThread("draft-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
-        self.on_death = self._thread.on_death
+        self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
     # --- the step -----------------------------------------------------------------------------
 

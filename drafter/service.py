@@ -15,13 +15,14 @@ from contextlib import aclosing
 import grpc
 
 from common.engine_server import serve_engine
-from common.errors import Draining, OverCapacity
+from common.errors import Draining, ModelFailed, OverCapacity
 from common.grpc_channel import ClientTls, open_channel
 from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.version import VERSION
 from drafter.config import DrafterConfig
+from drafter.engine import DraftEngine, DraftFailed
 from drafter.reply import Reply
 from drafter.request import read_request
 from drafter.session import Pair, SpeculativeSession
@@ -29,6 +30,7 @@ from drafter.speculation import speculate
 from drafter.startup import build
 
 RETRY_MS = 1000
+VERIFIER = "crossdraft.v1.VerifierService"  # what a verifier's health must say is served
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
@@ -91,6 +93,17 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             self._streams -= 1
 
 
+async def first_pass(engine: DraftEngine) -> None:
+    """One token in, one out. Raises ModelFailed: later the service would go on without drafts."""
+    session = engine.open()
+    try:
+        await engine.draft(session, [0], 1)
+    except DraftFailed as cause:
+        raise ModelFailed(str(cause)) from cause
+    finally:
+        engine.close(session)
+
+
 async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
     tls = None
@@ -101,13 +114,15 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
             config.tls_key,
             config.verifier_tls_name,
         )
-    channel = open_channel(config.verifier, config.max_message_bytes, tls)
+    channel = open_channel(config.verifier, config.max_message_bytes, tls, VERIFIER)
     try:
         pair = await build(config, channel)
         service = DrafterService(pair, config)
         name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
         shell = Service(name, register, service)
-        await serve_engine(config, shell, pair.engine, service.drain, on_ready)
+        await serve_engine(
+            config, shell, pair.engine, service.drain, lambda: first_pass(pair.engine), on_ready
+        )
     finally:
         await channel.close()
