@@ -81,10 +81,10 @@ def channel_options(max_message_bytes: int, service: str | None = None) -> Optio
         # A name is looked up again when a connection is lost, but by default no sooner than 30 s
         # after the last time: too long for those that wait for a replacement.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-        # A server that restarts is found again within seconds, not after the default's two minutes.
+        # A server that restarts is found again within a second, not after gRPC's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 500),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
         # One channel, one connection: otherwise two channels of a process share one.
         ("grpc.use_local_subchannel_pool", 1),
     ]

@@ -11,23 +11,20 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from common.bearer_tokens import BearerTokens
 from common.errors import ConfigError, EngineDied
 from common.grpc_channel import server_options
-from common.grpc_errors import LAST_STATUS_S, ErrorMapping, Guard
+from common.grpc_errors import LAST_STATUS_S, ErrorMapping
+from common.guards import guards
 from common.health import Health
-from common.peer_limit import PeerLimit
 from common.tls import TlsFiles, WatchedTls, server_credentials
 
 log = logging.getLogger(__name__)
 
-HEALTH = "/grpc.health."
 
 Drain = Callable[[], Awaitable[None]]
 
@@ -66,7 +63,9 @@ class GrpcServer:
     def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
         self._settings = settings
         self._services = services
-        self._errors = ErrorMapping(_guards(settings), settings.idle_timeout_s)
+        self._errors = ErrorMapping(
+            guards(settings.bearer_tokens, settings.max_streams_per_peer), settings.idle_timeout_s
+        )
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
         self.health = Health([service.full_name for service in services])
@@ -102,28 +101,40 @@ class GrpcServer:
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
         """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.
 
-        Raises EngineDied once `die` was called: all calls have been cut off then.
+        A second signal ends it at once. Raises EngineDied once `die` was called: all calls have
+        been cut off then.
         """
         loop = asyncio.get_running_loop()
-        signalled = asyncio.Event()
+        signalled, hurried = asyncio.Event(), asyncio.Event()
+
+        def receive() -> None:
+            (hurried if signalled.is_set() else signalled).set()
+
         caught = (signal.SIGTERM, signal.SIGINT)
         for number in caught:
-            loop.add_signal_handler(number, signalled.set)
+            loop.add_signal_handler(number, receive)
         draining = asyncio.create_task(self._drain_once(signalled, on_drain))
         died = asyncio.create_task(self._died.wait())
+        hurrying = asyncio.create_task(hurried.wait())
         try:
-            await asyncio.wait([draining, died], return_when=asyncio.FIRST_COMPLETED)
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([draining, died, hurrying], return_when=first)
             if self._died.is_set():
                 await self.set_serving(False)
                 await self.stop()
                 raise EngineDied("the engine died; the log says why")
+            if hurried.is_set():
+                log.warning("a second signal: ending now")
+                await self.stop()
+                return
             await draining
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
             draining.cancel()
             died.cancel()
-            await asyncio.wait([draining, died])
+            hurrying.cancel()
+            await asyncio.wait([draining, died, hurrying])
 
     async def unless_dead(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, which may wait for the engine. Raises EngineDied if that dies meanwhile."""
@@ -208,29 +219,3 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
     files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
     return server_credentials(WatchedTls(files))
-
-
-def _guards(settings: ServerSettings) -> list[Guard]:
-    """Health stays open to whoever probes it."""
-    guards: list[Guard] = []
-    if settings.bearer_tokens is not None:
-        tokens = BearerTokens(settings.bearer_tokens)
-
-        def authenticated(
-            method: str, context: grpc.aio.ServicerContext
-        ) -> AbstractContextManager[object]:
-            if not method.startswith(HEALTH):
-                tokens.check(context)
-            return nullcontext()
-
-        guards.append(authenticated)
-    if settings.max_streams_per_peer is not None:
-        limit = PeerLimit(settings.max_streams_per_peer)
-
-        def counted(
-            method: str, context: grpc.aio.ServicerContext
-        ) -> AbstractContextManager[object]:
-            return nullcontext() if method.startswith(HEALTH) else limit.taking(context.peer())
-
-        guards.append(counted)
-    return guards

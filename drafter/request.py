@@ -15,7 +15,7 @@ from common.acceptance import check_rule, default_rule
 from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
 from common.sampling import SamplingParams
-from common.types import AcceptanceRule, BridgeMode, OpenSession
+from common.types import AcceptanceRule, BridgeMode, ModelInfo, OpenSession
 from common.wire import check_ids, check_stop_count, refuse_unknown_fields
 from common.wire_sampling import sampling_from_pb
 from drafter.bridge import Bridge
@@ -39,6 +39,7 @@ class Asked:
     draft_steps: int
     mode: BridgeMode
     stops: tuple[bytes, ...]  # stop strings
+    resumed: tuple[int, ...] = ()  # output that the client has already; the end of spec.prompt
 
 
 def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> Asked:
@@ -60,19 +61,34 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     prompt, own_prompt = _prompt(request, pair, config, drafted=steps > 0)
     if len(prompt) >= info.max_context_length:
         raise PromptTooLong(len(prompt), info.max_context_length - 1)
+    resumed = _resumed(request, len(prompt), info)
     spec = OpenSession(
-        prompt=tuple(prompt),
-        max_new_tokens=request.max_new_tokens,
+        prompt=(*prompt, *resumed),
+        # 0 where all of it is there already: then no session is opened (drafter/reply.py).
+        max_new_tokens=request.max_new_tokens - len(resumed),
         tokenizer_sha256=pair.bridge.target.files.sha256,  # what the ids stand for
         stop_ids=frozenset(request.stop_token_ids),
         rule=rule,
         ignore_eos=request.ignore_eos,
         sampling=sampling,
+        resumed_output_tokens=len(resumed),
     )
     contexts: Mapping[BridgeMode, DraftContext] = {}
     if steps:
         contexts = contexts_by_mode(pair.bridge, prompt, config.context, own_prompt)
-    return Asked(spec, contexts, steps, mode, stops)
+        for context in {id(each): each for each in contexts.values()}.values():
+            context.extend(resumed)
+    return Asked(spec, contexts, steps, mode, stops, resumed)
+
+
+def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple[int, ...]:
+    """The output so far; it can't be longer than the whole may become."""
+    field, count = "resumed_token_ids", len(request.resumed_token_ids)
+    limit = min(request.max_new_tokens, info.max_context_length - prompt)
+    if count > limit:
+        raise InvalidField(field, f"{count} ids long", f"at most {limit}")
+    check_ids(field, request.resumed_token_ids, info.vocab_size)
+    return tuple(request.resumed_token_ids)
 
 
 def _stops(strings: Sequence[str]) -> tuple[bytes, ...]:

@@ -79,8 +79,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             session = SpeculativeSession(
                 self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
             )
-            reply = Reply(self._pair.bridge.target, session, asked.stops)
-            async with aclosing(speculate(session)) as runs:
+            reply = Reply(self._pair.bridge.target, session, asked.stops, asked.resumed)
+            pieces: list[pb.Piece] = []
+            async with aclosing(speculate(session, reply.over)) as runs:
                 async for run in runs:
                     pieces = reply.pieces(run)
                     if reply.over:
