@@ -203,13 +203,14 @@ async def serving_drafter(
     context: int = 240,
     max_batch_tokens: int = 32,
     patience_s: float = 20.0,
+    round_timeout_s: float | None = None,
     threads: int = THREADS,
     **settings: Any,
 ) -> AsyncIterator[RunningDrafter]:
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
     async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
-        client = VerifierClient(channel, patience_s)
+        client = VerifierClient(channel, patience_s, round_timeout_s)
         info, target_files = await client.describe()
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)
