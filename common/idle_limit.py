@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from common.errors import IdleTooLong
 
 T = TypeVar("T")
 
 
-async def each_within(messages: AsyncIterator[T], limit_s: float, what: str) -> AsyncIterator[T]:
-    """The messages as they come. Raises IdleTooLong, saying `what`, once none comes in time."""
-    while True:
-        try:
-            async with asyncio.timeout(limit_s):
-                message = await anext(messages)
-        except StopAsyncIteration:
-            return
-        except TimeoutError as cause:
-            raise IdleTooLong(what, limit_s) from cause
-        yield message
+class EachWithin(Generic[T]):
+    """Messages as they come. Raises IdleTooLong, saying `what`, once none comes in time."""
+
+    def __init__(self, messages: AsyncIterator[T], limit_s: float, what: str) -> None:
+        self._messages = messages
+        self._limit_s = limit_s
+        self._what = what
+
+    def __aiter__(self) -> EachWithin[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        return await within(anext(self._messages), self._limit_s, self._what)
 
 
 async def within(doing: Awaitable[T], limit_s: float | None, what: str) -> T:

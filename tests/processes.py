@@ -7,7 +7,6 @@ a second; what runs in them is what `crossdraft verifier` and `crossdraft drafte
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -161,8 +160,3 @@ class Processes:
         self._started.append(process)
         await process.start()
         return process
-
-
-def changed(process: ServiceProcess, **settings: Any) -> None:
-    """Have its next start be with other settings."""
-    process.config = dataclasses.replace(process.config, **settings)

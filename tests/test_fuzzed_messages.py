@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc import StatusCode
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.client import Request
@@ -28,7 +28,8 @@ MEANT = {
     StatusCode.RESOURCE_EXHAUSTED,
 }
 PATIENCE_S = 120.0  # a hang, rather than a slow machine
-BATCH = 20  # messages at once
+BATCH = 10  # calls at once
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # messages are large
 VERIFIER, DRAFTER = "/crossdraft.v1.VerifierService/", "/crossdraft.v1.DrafterService/"
 NEIGHBOURS = (
     Request(10, prompt=PROMPTS[0], ignore_eos=True),
@@ -168,7 +169,7 @@ def check(thread: Thread, target: Target, called: list[tuple[str, list[bytes]]])
         assert status in meant, f"{method} {sent}: {status}"
 
 
-@settings(max_examples=10)
+@settings(max_examples=20, suppress_health_check=SLOW)
 @given(called=calls())
 def test_any_message_gets_a_status_and_disturbs_nobody(
     thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]
@@ -177,7 +178,7 @@ def test_any_message_gets_a_status_and_disturbs_nobody(
 
 
 @pytest.mark.long
-@settings(max_examples=500)  # 10,000 messages and more
+@settings(max_examples=1000, suppress_health_check=SLOW)  # 10,000 calls, of some messages each
 @given(called=calls())
 def test_ten_thousand_messages_get_a_status_each_and_disturb_nobody(
     thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]

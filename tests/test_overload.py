@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import grpc
 import pytest
 from grpc import StatusCode
 
-from cli.client import Client, Output, Request
+from cli.client import Request
 from cli.resuming import generate_resuming
+from drafter.session import SpeculativeSession
 from tests.fake_pairs import PROMPTS, serving_pair
+from tests.stages import at_every_stage
 from tests.test_pages_freed import counting
 from verifier.batcher import Batcher
 from verifier.engine import VerifierEngine
@@ -20,36 +23,39 @@ CAPACITY, TIMES = 4, 4
 REQUEST = Request(40, prompt=PROMPTS[0], ignore_eos=True)
 
 
-async def admitted(client: Client) -> tuple[asyncio.Task[Output], asyncio.Event]:
-    """A request that has got in: its first piece is there."""
-    heard = asyncio.Event()
-    task = asyncio.create_task(client.generate(REQUEST, lambda _: heard.set()))
-    await heard.wait()
-    return task, heard
-
-
 @pytest.mark.parametrize("full", ["drafter", "verifier"])
-async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(full: str) -> None:
+async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
+    full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that got in wait in their middle until all others have come and been refused."""
+    gates = list[asyncio.Event]()
+
+    async def hook(session: SpeculativeSession, stage: str) -> None:
+        if gates and stage == "check" and session.output_length >= 3:
+            await gates[-1].wait()
+
+    at_every_stage(monkeypatch, hook)
     limits = {"max_sessions": CAPACITY}
-    places = ({"verifier": limits}, limits)[full == "drafter"]
+    places: dict[str, Any] = limits if full == "drafter" else {"verifier": limits}
     async with serving_pair(**places) as pair:
         expected = await pair.client.generate(REQUEST)
-        for _ in range(3):
-            running = [(await admitted(pair.client))[0] for _ in range(CAPACITY)]
-            refused = 0
+        for _ in range(5):
+            gates.append(asyncio.Event())
+            heard = [asyncio.Event() for _ in range(CAPACITY)]
+            running = [
+                asyncio.create_task(pair.client.generate(REQUEST, lambda _, e=each: e.set()))
+                for each in heard
+            ]
+            await asyncio.gather(*(each.wait() for each in heard))
             for _ in range(CAPACITY * (TIMES - 1)):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await pair.client.generate(REQUEST)
                 assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
                 assert int(dict(caught.value.trailing_metadata() or ())["retry_ms"]) > 0
-                refused += 1
-                if any(task.done() for task in running):
-                    break  # there is room again
-            assert refused
+            assert not any(task.done() for task in running)
+            gates[-1].set()
             outputs = await asyncio.gather(*running)
             assert all(output.token_ids == expected.token_ids for output in outputs)
-            rounds = {output.statistics.rounds for output in outputs}
-            assert rounds == {expected.statistics.rounds}
         await pair.assert_nothing_held()
 
 

@@ -154,12 +154,12 @@ async def test_a_first_open_is_patient_for_a_moment(loss: str) -> None:
 @pytest.mark.parametrize("at_open", [False, True])
 async def test_a_verifier_that_takes_too_long_counts_as_lost(at_open: bool) -> None:
     fake = FakeVerifier(hanging, at_open)
-    async with client_of(fake, 60.0, 0.5, 0.5) as client:
+    async with client_of(fake, 60.0, 1.0, 1.0) as client:
         session = client.session(SPEC)
         assert (await session.open()).verdict.next_token == 7
         answer = await session.verify(Proposal(1, 3, (8, 9)))
         assert answer.reopened or at_open
-        assert fake.opened[-1] == (5, 6) if at_open else (5, 6, 7)
+        assert fake.opened[-1] == ((5, 6) if at_open else (5, 6, 7))
         session.close()
 
 

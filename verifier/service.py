@@ -17,7 +17,7 @@ from common import wire_verify
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
-from common.idle_limit import each_within
+from common.idle_limit import EachWithin
 from common.kv_sizing import make_pool
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
@@ -80,7 +80,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
         try:
-            async for request in each_within(requests, self._idle_timeout_s, IDLE):
+            async for request in EachWithin(requests, self._idle_timeout_s, IDLE):
                 check_verify_request(request, self._engine.limits)
                 content = wire_verify.verify_request_from_pb(request)
                 if session is None:
