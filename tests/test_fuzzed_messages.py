@@ -169,7 +169,7 @@ def check(thread: Thread, target: Target, called: list[tuple[str, list[bytes]]])
         assert status in meant, f"{method} {sent}: {status}"
 
 
-@settings(max_examples=20, suppress_health_check=SLOW)
+@settings(max_examples=10, suppress_health_check=SLOW)
 @given(called=calls())
 def test_any_message_gets_a_status_and_disturbs_nobody(
     thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]

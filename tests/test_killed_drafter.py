@@ -25,6 +25,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 120.0
+LENGTH = 300  # tokens, long enough to be killed in
 
 
 async def command(*arguments: str) -> tuple[int | None, str, str]:
@@ -73,7 +74,7 @@ async def test_without_retrying_a_client_gets_unavailable_and_what_it_needs_to_g
 
 async def test_command_and_example_finish_though_drafters_are_killed(tmp_path: Path) -> None:
     choose = random.Random(1)
-    flags = ["--max-new-tokens", "300", "--retry", str(PATIENCE_S)]
+    flags = ["--max-new-tokens", str(LENGTH), "--retry", str(PATIENCE_S)]
     drawn = ["--seed", "7", "--temperature", "0.8"]
     async with Processes(tmp_path) as processes:
         verifier = await processes.verifier()

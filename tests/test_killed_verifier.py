@@ -17,7 +17,8 @@ from tests.processes import Processes, ServiceProcess
 
 pytestmark = pytest.mark.long
 
-LENGTH = 200
+LENGTH = 120  # tokens of each generation
+WAVES, EACH = 10, 5  # 50 generations
 SEEDED = SamplingParams(temperature=0.9, seed=11, presence_penalty=0.5)
 
 
@@ -66,12 +67,12 @@ async def test_every_client_gets_its_text_though_verifiers_are_killed(
         verifiers = [await processes.verifier() for _ in range(1 + spare)]
         drafter = await processes.drafter(*(each.address for each in verifiers))
         async with Client(drafter.address) as client:
-            asked = requests(5)
+            asked = requests(EACH)
             expected = await all_of(client, asked, Pauses())
             began = time.monotonic()
             await all_of(client, asked, Pauses())
             undisturbed_s = time.monotonic() - began
-            for _ in range(10):
+            for _ in range(WAVES):
                 running = asyncio.create_task(all_of(client, asked, pauses))
                 await asyncio.sleep(choose.uniform(0, 0.8) * undisturbed_s)
                 victim = choose.choice(verifiers)
