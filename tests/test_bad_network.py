@@ -31,7 +31,7 @@ REQUESTS = tuple(
 
 
 @asynccontextmanager
-async def pair_over_network(**times: float) -> AsyncIterator[tuple[Network, Client]]:
+async def pair_over_network(**times: Any) -> AsyncIterator[tuple[Network, Client]]:
     """Holds nothing at the end. Without `times`, rounds may take as long as they do."""
     async with (
         serving_verifier(target_model("wide"), files("wide"), context=CONTEXT) as verifier,
