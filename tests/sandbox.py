@@ -9,6 +9,7 @@ volumes' places are replaced by their folders, wherever they are named.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
+PATHS = (f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/sys", "/etc/ssl", "/etc/ld.so.cache")
 # $1: the new root; $2: user and group, or nothing; then source, place, ro or rw; --; the command.
 SCRIPT = """
@@ -73,16 +75,13 @@ class Sandboxed:
     ) -> None:
         scratch.mkdir(parents=True)
         self.log = scratch / "log"
-        paths = [f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
-        environment = {
-            **environment, "PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT)
-        }  # fmt: skip
         if possible():
             command = _contained(command, mounts, user, scratch / "root")
         else:
             command = [_translated(word, mounts) for word in command]
             environment = {key: _translated(text, mounts) for key, text in environment.items()}
-        self._command, self._environment = command, environment
+        self._command = command
+        self._environment = {**environment, "PATH": os.pathsep.join(PATHS), "PYTHONPATH": str(ROOT)}
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Sandboxed:
@@ -141,6 +140,7 @@ def _contained(
 
 
 def _translated(text: str, mounts: Sequence[Mount]) -> str:
-    for mount in mounts:
-        text = text.replace(mount.place, str(mount.folder))
-    return text
+    """Each place by its folder, in one go: a folder's own path may hold another's place."""
+    folders = {mount.place: str(mount.folder) for mount in mounts}
+    places = "|".join(map(re.escape, folders))
+    return re.sub(f"(?<![\\w/])({places})(?![\\w])", lambda found: folders[found[1]], text)
