@@ -53,7 +53,7 @@ def lineage(target: str, device: str = "cpu") -> list[Stage]:
 
 def environment(target: str) -> dict[str, str]:
     """What ENV sets."""
-    words = [word for stage in lineage(target) for rest in stage.all("ENV") for word in shlex.split(rest)]
+    words = [
+        word for stage in lineage(target) for rest in stage.all("ENV") for word in shlex.split(rest)
+    ]
     return dict(word.split("=", 1) for word in words)
-
-

@@ -123,9 +123,7 @@ class Sandboxed:
         return self.log.read_text(errors="replace")
 
 
-def _contained(
-    command: Sequence[str], mounts: Sequence[Mount], user: int, root: Path
-) -> list[str]:
+def _contained(command: Sequence[str], mounts: Sequence[Mount], user: int, root: Path) -> list[str]:
     root.mkdir()
     ours = [str(ROOT), sys.prefix, sys.base_prefix]
     shown = [path for path in (*SYSTEM, *dict.fromkeys(ours)) if Path(path).exists()]

@@ -54,11 +54,7 @@ def test_the_image_has_the_python_that_the_project_asks_for() -> None:
 
 
 def test_all_that_is_copied_exists_and_nothing_else_is_sent() -> None:
-    sources = [
-        source
-        for rest in stages()["build"].all("COPY")
-        for source in rest.split()[:-1]
-    ]
+    sources = [source for rest in stages()["build"].all("COPY") for source in rest.split()[:-1]]
     for source in sources:
         assert (ROOT / source).exists(), source
     allowed = {

@@ -203,7 +203,9 @@ def test_the_autoscaler_follows_a_gauge_of_that_service(name: str, service: str)
 def test_pods_run_without_privileges(name: str, service: str) -> None:
     spec = pod_spec(overlay(name), service)
     assert spec["automountServiceAccountToken"] is False
-    assert find(overlay(name), "ServiceAccount", "crossdraft")["automountServiceAccountToken"] is False
+    assert (
+        find(overlay(name), "ServiceAccount", "crossdraft")["automountServiceAccountToken"] is False
+    )
     own = spec["securityContext"]
     assert own["runAsNonRoot"] is True
     assert own["runAsUser"] >= 10000 and own["runAsGroup"] >= 10000

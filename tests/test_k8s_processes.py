@@ -54,9 +54,7 @@ def pod(service: str, address: str, folder: Path, dns: TinyDns | None = None) ->
     return made
 
 
-async def until(
-    process: Sandboxed, holds: Callable[[], Awaitable[bool]], limit_s: float
-) -> None:
+async def until(process: Sandboxed, holds: Callable[[], Awaitable[bool]], limit_s: float) -> None:
     async with asyncio.timeout(limit_s):
         while not await holds():
             assert process.process is not None
