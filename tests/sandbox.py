@@ -125,14 +125,15 @@ class Sandboxed:
 
 def _contained(command: Sequence[str], mounts: Sequence[Mount], user: int, root: Path) -> list[str]:
     root.mkdir()
-    ours = [str(ROOT), sys.prefix, sys.base_prefix]
-    shown = [path for path in (*SYSTEM, *dict.fromkeys(ours)) if Path(path).exists()]
     triples: list[str] = []
-    for path in shown:
+    for path in filter(os.path.exists, SYSTEM):
         triples += [path, path, "ro"]
     triples += ["/dev", "/dev", "rw"]
     for mount in mounts:
         triples += [str(mount.folder), mount.place, "ro" if mount.read_only else "rw"]
+    # After the volumes: a repository under /tmp would be hidden by the container's own.
+    for path in dict.fromkeys((str(ROOT), sys.prefix, sys.base_prefix)):
+        triples += [path, path, "ro"]
     who = str(user) if os.geteuid() == 0 else ""
     return [*NAMESPACES, "sh", "-c", SCRIPT, "sh", str(root), who, *triples, "--", *command]
 
