@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -99,7 +100,11 @@ class Sandboxed:
 
     def __exit__(self, *error: object) -> None:
         assert self.process is not None
-        self.process.kill()  # --kill-child: what it has started goes with it
+        if self.process.poll() is None:
+            # Itself first: changing its user took it out of --kill-child's reach.
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.process.kill()
         self.process.wait()
 
     @property

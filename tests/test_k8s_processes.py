@@ -210,3 +210,18 @@ def test_a_process_that_writes_where_it_may_not_is_refused(tmp_path: Path) -> No
         assert process.process is not None
         assert process.process.wait(30) != 0
         assert "Read-only file system" in process.told()
+
+
+async def test_a_process_that_is_left_ends_with_its_sandbox(tmp_path: Path) -> None:
+    with Sandboxed(["sleep", "1000"], {}, [], 10001, tmp_path / "sandbox") as process:
+
+        async def sleeps() -> bool:
+            try:
+                return process.status()["Name"] == "sleep"
+            except (OSError, ValueError):  # `unshare` hasn't come so far
+                return False
+
+        await until(process, sleeps, 60)
+        left = process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(left, 0)
