@@ -47,9 +47,12 @@ def run(
     log = logging.getLogger(name)
     # Until the service handles it. A container's first process ignores signals that it has no
     # handler for, and would be waited for in vain while it loads.
-    signal.signal(signal.SIGTERM, _leave)
-    log.info("starting with %s", config)
-    asyncio.run(serve(config, lambda port: log.info("%s serves on port %d", name, port)))
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        log.info("starting with %s", config)
+        asyncio.run(serve(config, lambda port: log.info("%s serves on port %d", name, port)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     log.info("%s stopped", name)
 
 

@@ -209,6 +209,30 @@ async def test_nothing_is_served_before_a_forward_pass_has_returned() -> None:
     assert happened == ["engine started", "pass begins", "pass returned", "ready", "engine stopped"]
 
 
+async def test_a_service_says_that_its_engine_hangs() -> None:
+    engine = Steps([])
+    engine.busy_s = lambda: 2.0
+    ready = asyncio.Future[int]()
+
+    async def nothing() -> None:
+        pass
+
+    config = VerifierConfig(listen="127.0.0.1:0", stall_s=1.0)
+    service = Service(NAME, Fake().register, None)
+    serving = asyncio.create_task(
+        serve_engine(config, service, engine, nothing, nothing, ready.set_result)
+    )
+    async with open_channel(f"127.0.0.1:{await ready}", 2**16) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in (LIVENESS, *READY_NAMES):
+            call = stub.Watch(health_pb2.HealthCheckRequest(service=name))
+            while (await call.read()).status != NOT_SERVING:
+                pass
+            call.cancel()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
 async def test_a_first_pass_that_fails_ends_the_service() -> None:
     happened: list[str] = []
 

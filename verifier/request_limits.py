@@ -1,7 +1,7 @@
 """How much a message may hold, asked before anything goes through all of it.
 
 Knows: counts, and the limits that GetModel tells. Refuses to know values. A message of 16 MiB that
-is nothing but ids would otherwise keep the event loop, and every other session, for seconds.
+is nothing but ids would otherwise keep the event loop, and every session, until all were walked.
 """
 
 from __future__ import annotations
