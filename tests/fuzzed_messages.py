@@ -26,7 +26,7 @@ def _values(field: FieldDescriptor, strings: tuple[str, ...]) -> st.SearchStrate
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         return st.booleans()
     if kind == FieldDescriptor.CPPTYPE_STRING:
-        text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+        text = st.text(st.characters(codec="utf-8"), max_size=12)
         return st.sampled_from(strings) | text
     extremes = st.sampled_from(_EXTREMES[kind])
     if kind in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64):

@@ -66,7 +66,7 @@ async def test_a_client_that_comes_again_is_served_in_the_end(
     async with serving_pair(max_sessions=CAPACITY) as pair:
         expected = await pair.client.generate(REQUEST)
         outputs = await asyncio.gather(
-            *(generate_resuming(pair.client, REQUEST, 60.0) for _ in range(CAPACITY * TIMES))
+            *(generate_resuming(pair.client, REQUEST, 600.0) for _ in range(CAPACITY * TIMES))
         )
         assert all(output.token_ids == expected.token_ids for output in outputs)
 
