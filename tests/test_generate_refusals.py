@@ -35,7 +35,22 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sampling": Sampling(frequency_penalty=math.inf)}, "sampling.frequency_penalty is inf"),
     ({"sampling": Sampling(logit_bias={400: 1.0})}, "sampling.logit_bias is for id 400"),
     ({"sampling": Sampling(logit_bias={5: 101.0})}, "sampling.logit_bias is 101.0 for id 5"),
+    (
+        {"sampling": Sampling(logit_bias=dict.fromkeys(range(4097), 1.0))},
+        "sampling.logit_bias is 4097 ids long; it must be at most 4096",
+    ),
     ({"sampling": Sampling(logprobs=21)}, "sampling.logprobs is 21; it must be from 0 to 20"),
+    ({"sampling": Sampling(logprobs=2**32 - 1)}, "sampling.logprobs is 4294967295"),
+    ({"sampling": Sampling(top_k=2**31)}, "sampling.top_k is 2147483648"),
+    ({"sampling": Sampling(min_new_tokens=2**31)}, "sampling.min_new_tokens is 2147483648"),
+    ({"sampling": Sampling(repetition_penalty=1e-300)}, "sampling.repetition_penalty is 1e-300"),
+    ({"sampling": Sampling(logit_bias={5: math.nan})}, "sampling.logit_bias is nan for id 5"),
+    *(
+        ({"sampling": Sampling(**{name: math.nan})}, f"sampling.{name} is nan; it must be")
+        for name in ("top_p", "min_p", "repetition_penalty", "presence_penalty")
+    ),
+    ({"sampling": Sampling(frequency_penalty=math.nan)}, "sampling.frequency_penalty is nan"),
+    ({"stop_token_ids": [1] * 4097}, "stop_token_ids is 4097 ids long; it must be at most 4096"),
     ({"sampling": Sampling.FromString(UNKNOWN)}, "sampling carries field 127"),
     ({"rule": 9}, "rule is 9; it must be one of 1 (greedy), 2 (no_q), 3 (rejection), 4 (coupled)"),
     ({"rule": NO_Q}, "rule is no_q; it must be greedy at temperature 0"),
@@ -50,6 +65,7 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
         "text) carries no q",
     ),
     ({"stop": ["x"] * 17}, "stop is 17 strings; it must be at most 16"),
+    ({"stop": [str(n) for n in range(10_000)]}, "stop is 10000 strings; it must be at most 16"),
     ({"stop": ["x", ""]}, "stop[1] is 0 bytes long; it must be from 1 to 256 bytes"),
     ({"stop": ["é" * 129]}, "stop[0] is 258 bytes long"),
 )
