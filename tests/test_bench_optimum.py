@@ -19,7 +19,7 @@ from bench.optimum_rows import Meeting, Rounds, Row
 from bench.questions import Question
 from common.sampling import SamplingParams
 from tests.fake_pairs import CONTEXT, PROMPTS, draft_model, files, known, target_model
-from verifier.kernels.decision import Decisions, Rule, SparseQ
+from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
 TRIALS = 800
@@ -61,10 +61,10 @@ def test_a_rule_that_accepts_otherwise_is_told(
 ) -> None:
     """q before it was renormalised, as a public system tests with, moves the mean past an error."""
 
-    def unnormalised(logits: Tensor, *given: object) -> Decisions:
-        *others, q = given
-        assert isinstance(q, SparseQ)
-        return decide(logits, *others, SparseQ(q.ids, q.probs * 0.9))  # type: ignore[arg-type]
+    def unnormalised(
+        logits: Tensor, draft: Tensor, offsets: Tensor, sampling: SamplingBatch, q: SparseQ
+    ) -> Decisions:
+        return decide(logits, draft, offsets, sampling, SparseQ(q.ids, q.probs * 0.9))
 
     monkeypatch.setattr(optimum, "decide", unnormalised)
     some = [row for row in rows if row.position == 0]

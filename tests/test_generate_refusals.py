@@ -45,10 +45,10 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sampling": Sampling(min_new_tokens=2**31)}, "sampling.min_new_tokens is 2147483648"),
     ({"sampling": Sampling(repetition_penalty=1e-300)}, "sampling.repetition_penalty is 1e-300"),
     ({"sampling": Sampling(logit_bias={5: math.nan})}, "sampling.logit_bias is nan for id 5"),
-    *(
-        ({"sampling": Sampling(**{name: math.nan})}, f"sampling.{name} is nan; it must be")
-        for name in ("top_p", "min_p", "repetition_penalty", "presence_penalty")
-    ),
+    ({"sampling": Sampling(top_p=math.nan)}, "sampling.top_p is nan; it must be"),
+    ({"sampling": Sampling(min_p=math.nan)}, "sampling.min_p is nan; it must be"),
+    ({"sampling": Sampling(repetition_penalty=math.nan)}, "sampling.repetition_penalty is nan"),
+    ({"sampling": Sampling(presence_penalty=math.nan)}, "sampling.presence_penalty is nan"),
     ({"sampling": Sampling(frequency_penalty=math.nan)}, "sampling.frequency_penalty is nan"),
     ({"stop_token_ids": [1] * 4097}, "stop_token_ids is 4097 ids long; it must be at most 4096"),
     ({"sampling": Sampling.FromString(UNKNOWN)}, "sampling carries field 127"),

@@ -1,7 +1,8 @@
 """Stop strings where rounds, tokens and characters are cut, with a drafter that is always right.
 
 The output is known from the target alone; each case looks for a place in it that is what its name
-says, and the whole answer must end there: text, ids, log-probabilities and usage.
+says, and the whole answer must end there: text, ids, log-probabilities and usage. Characters that
+are cut are in tests/test_stop_strings.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.fake_pairs import CONTEXT, files, known, target_model
 from tests.fake_services import serving_drafter, serving_verifier
 from tests.test_stop_strings import at_once
 
-TOKENIZER = "narrow"  # so small that characters beyond ASCII are several tokens
+TOKENIZER = "narrow"
 PROMPT = "for i in range(10):\n        print(i, i * i)\n\nÉ é e"
 K, LENGTH = 8, 46
 
@@ -141,21 +142,3 @@ async def test_of_two_where_one_begins_the_other_the_shorter_one_decides() -> No
         assert await ends_there(told, long, short) == await ends_there(told, short, long) == first
         longer = long + b"\x00"  # whole nowhere: the shorter one still ends the output
         await ends_there(told, longer, long)
-
-
-async def test_that_begins_with_a_character_of_several_tokens_and_inside_one() -> None:
-    """Its first byte, its last and those between come with different tokens."""
-    async with speaking() as told:
-        begins = set(told.begins)
-        split = [
-            (begin, s)
-            for begin, end, s in told.strings()
-            if told.text[begin] >= 0xC0 and begin + 1 in begins
-        ]
-        assert split, "a character's first byte ends a token"
-        for _, stop in split[:2]:
-            await ends_there(told, stop)
-        inside = [(begin, stop) for begin, stop in split if begin not in begins]
-        for begin, stop in inside[:2]:  # a space and the first byte are one token
-            count = await ends_there(told, stop)
-            assert told.begins[count - 1] < begin
