@@ -31,7 +31,7 @@ def check_and_measure_drafts(
     from bench.device_timing import microseconds, sets_for
     from common.kernels.scan import FILTERED
     from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
-    from drafter.kernels.reference import masked_law
+    from drafter.kernels.reference import draft_law
 
     told: list[dict[str, Any]] = []
     vocab = 1000 if small else 49_152
@@ -54,13 +54,15 @@ def check_and_measure_drafts(
         sets = [logits_like(rows, vocab, device) for _ in range(count)]
         work = Workspace.empty(rows, vocab, device)
         tokens, ids, probs = propose_rows(sets[0], made, steps, work)
-        worst, drawn = 0.0, True
-        for row in range(min(rows, 8)):
-            law = masked_law(sets[0][row], shared, 0.8, vocab, 0.95, 0.0, 64)
-            by_target = torch.zeros_like(law).index_add_(0, targets, law)
-            found = torch.zeros_like(law).index_add_(0, ids[row].long(), probs[row])
-            worst = max(worst, float((by_target - found).abs().max()))
-            drawn = drawn and bool((ids[row] == tokens[row, 1]).any())
+        some = slice(min(rows, 8))
+        filters = (steps.top_k[some], steps.top_p[some], steps.min_p[some])
+        heat = torch.full_like(steps.top_p[some], 0.8)
+        law = draft_law(sets[0][some], shared, heat, *filters, slots=64)
+        expected = torch.zeros(len(heat), vocab, device=device)
+        found = expected.scatter_add(1, ids[some].long(), probs[some])
+        expected.scatter_add_(1, targets[law.ids], law.probs)
+        worst = float((expected - found).abs().max())
+        drawn = bool((ids[some] == tokens[some, 1:]).any(dim=1).all())
         calls = [partial(propose_rows, x, made, steps, work) for x in sets]
         took = microseconds(calls, device)
         told.append(

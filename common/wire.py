@@ -1,8 +1,8 @@
 """What both seams check of a protobuf message, whatever it says.
 
-Knows: unknown fields, enum values and token ids out of range. Refuses to know: which fields there
-are (common/wire_verify.py, common/wire_generate.py), sessions, models and limits; the caller hands
-the size of the vocabulary.
+Knows: unknown fields, enum values, token ids out of range and too many stop ids. Refuses to know:
+which fields there are (common/wire_verify.py, common/wire_generate.py), sessions, models and their
+limits; the caller hands the size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from common.errors import InvalidField, MissingMessage
+from common.sampling import MAX_STOP_IDS
 
 E = TypeVar("E", bound=Enum)
 
@@ -23,6 +24,12 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
     for index, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
             raise InvalidField(f"{field}[{index}]", token_id, f"in [0, {vocab_size})")
+
+
+def check_stop_ids(field: str, ids: Sequence[int]) -> None:
+    """Refuse more than anyone needs, before they are looked at one by one."""
+    if len(ids) > MAX_STOP_IDS:
+        raise InvalidField(field, f"{len(ids)} ids long", f"at most {MAX_STOP_IDS}")
 
 
 def refuse_unknown_fields(name: str, message: Any) -> None:

@@ -16,7 +16,7 @@ from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
 from common.sampling import SamplingParams
 from common.types import AcceptanceRule, BridgeMode, OpenSession
-from common.wire import check_ids, refuse_unknown_fields
+from common.wire import check_ids, check_stop_ids, refuse_unknown_fields
 from common.wire_sampling import sampling_from_pb
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
@@ -50,6 +50,7 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     if steps > config.max_draft_steps:
         raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
     mode = wire_generate.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
+    check_stop_ids("stop_token_ids", request.stop_token_ids)
     check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
     stops = _stops(request.stop)
     sampling = sampling_from_pb(request.sampling)

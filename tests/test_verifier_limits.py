@@ -8,6 +8,7 @@ from grpc import StatusCode
 
 from common.pb import verifier_pb2 as pb
 from common.types import Proposal
+from common.wire_verify import open_to_pb
 from tests.fake_services import MESSAGE_BYTES
 from tests.verifier_sessions import CONTEXT, PROMPT, beside_another, serving
 from tests.verify_streams import Refusal, Stream
@@ -89,3 +90,22 @@ async def test_a_response_over_the_message_limit_is_resource_exhausted(
             return caught.value.code()
 
         assert await beside_another(verifier, act) is StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_more_biased_ids_or_stop_ids_than_the_limit_are_refused() -> None:
+    """Ids out of range come after the count, so that nobody looks at each of a million."""
+    async with serving() as verifier:
+        biased, stopping = open_to_pb(verifier.open(PROMPT)), open_to_pb(verifier.open(PROMPT))
+        biased.sampling.logit_bias.update(dict.fromkeys(range(4097), 1.0))
+        stopping.stop_token_ids.extend([2**32 - 1] * 4097)
+        for opened, field in (
+            (biased, "sampling.logit_bias"),
+            (stopping, "open.stop_token_ids"),
+        ):
+
+            async def act(opened: pb.Open = opened) -> Refusal:
+                return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert refusal.message == f"{field} is 4097 ids long; it must be at most 4096"
