@@ -67,7 +67,9 @@ class VerifierEngine:
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._decisions = HostDecisions(real_ids) if decisions is None else decisions
-        self._thread = EngineThread("verifier-engine", self.step, threads, self._decisions.enter)
+        self._thread = EngineThread(
+            "verifier-engine", self.step, threads, enter=self._decisions.enter
+        )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
 
