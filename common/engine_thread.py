@@ -47,9 +47,16 @@ class Mailbox(Generic[T]):
 class EngineThread:
     """Runs `step` again and again while it says that it did something; sleeps otherwise."""
 
-    def __init__(self, name: str, step: Callable[[], bool], threads: int = 0) -> None:
-        """threads: of each operation, 0 for torch's own choice (all cores)."""
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], bool],
+        threads: int = 0,
+        enter: Callable[[], None] = lambda: None,
+    ) -> None:
+        """threads: of each operation, 0 for torch's own choice (all cores). enter: called first."""
         self._step = step
+        self._enter = enter
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._busy_since: float | None = None  # written by the thread, read by anyone
@@ -100,6 +107,7 @@ class EngineThread:
             torch.set_num_threads(self._threads)
         busy = False
         try:
+            self._enter()
             while self._drain(block=not busy):
                 self._busy_since = time.monotonic()
                 busy = self._step()

@@ -218,6 +218,8 @@ def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
         max_message_bytes=info.max_message_bytes,
         row_invariant=info.row_invariant,
         version=info.version,
+        device=info.device,
+        dtype=info.dtype,
     )
 
 
@@ -234,4 +236,6 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
         max_message_bytes=message.max_message_bytes,
         row_invariant=message.row_invariant,
         version=message.version,
+        device=message.device,
+        dtype=message.dtype,
     )

@@ -14,10 +14,11 @@ import grpc
 import torch
 
 from common import wire_verify
+from common.device import choose_device
+from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
-from common.kv_sizing import make_pool
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
@@ -27,6 +28,7 @@ from common.version import VERSION
 from common.weights import resolve
 from common.wire import check_ids
 from verifier.config import VerifierConfig
+from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
 from verifier.session import Session
 
@@ -128,12 +130,26 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
 
 def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerFiles]:
     """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
+    device = choose_device(config.device, config.dtype)
+    log.info("%s on %s", config.model, device)
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads)
+    model = PagedModel.load(folder, config.linear, config.threads, device.place, device.dtype)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
-    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
+    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
+    decisions.warm_up()
+    pool = make_room(
+        model,
+        page_size=config.page_size,
+        memory_mib=config.kv_memory_mib,
+        max_sessions=config.max_sessions,
+        context=context,
+        most_rows=config.max_batch_tokens,
+        fraction=config.gpu_memory_fraction,
+    )
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
@@ -146,8 +162,9 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         pool,
         limits,
         vocabulary.eos_ids,
-        torch.from_numpy(vocabulary.real),
+        real_ids,
         config.threads,
+        decisions,
     )
     info = ModelInfo(
         model=config.model,
@@ -161,6 +178,8 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         max_message_bytes=config.max_message_bytes,
         row_invariant=model.row_invariant,
         version=VERSION,
+        device=str(device.place),
+        dtype=device.dtype_name,
     )
     return engine, info, files
 
@@ -172,6 +191,25 @@ async def first_pass(engine: VerifierEngine, info: ModelInfo) -> None:
         await session.mailbox.take()
     finally:
         engine.close(session)
+
+
+def make_decisions(
+    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
+) -> Decisions:
+    """Who decides where the model runs."""
+    if not model.kernels:
+        return HostDecisions(real_ids)
+    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
+
+    return DeviceDecisions(
+        model.device,
+        model.runtime,
+        model.dtype,
+        model.vocab_size,
+        most_rows,
+        most_sessions,
+        real_ids,
+    )
 
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
