@@ -45,9 +45,19 @@ class Mailbox(Generic[T]):
 class EngineThread:
     """Runs `step` again and again while it says that it did something; sleeps otherwise."""
 
-    def __init__(self, name: str, step: Callable[[], bool], threads: int = 0) -> None:
-        """threads: of each operation, 0 for torch's own choice (all cores)."""
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], bool],
+        threads: int = 0,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """threads: of each operation, 0 for torch's own choice (all cores).
+
+        at_end: called last on the thread, whyever it ends.
+        """
         self._step = step
+        self._at_end = at_end
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -100,6 +110,8 @@ class EngineThread:
                 self._on_death()
             except RuntimeError:  # the loop is closed: the service has ended already
                 log.debug("the engine died after its event loop had closed")
+        finally:
+            self._at_end()
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from accelerate import init_empty_weights
@@ -109,8 +110,12 @@ class PagedModel:
         threads: int = 0,
         device: str = "cpu",
         dtype: torch.dtype | None = None,
-    ) -> PagedModel:
-        """Load from safetensors in `folder`; never code, never pickles. See __init__."""
+        **spread: Any,
+    ) -> Self:
+        """Load from safetensors in `folder`; never code, never pickles. See __init__.
+
+        spread: over which processes, if it isn't this one alone (common/sharded_model.py).
+        """
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -118,6 +123,7 @@ class PagedModel:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            **spread,
         )
         # What model code computes at construction (Gemma's embedding scale, say) was rounded to
         # that dtype; take it from a float32 twin without weights.
@@ -127,7 +133,10 @@ class PagedModel:
         for name, buffer in twin.named_buffers():
             if name not in stored:
                 model.get_buffer(name).data = buffer
-        return cls(model, packing, threads, device, dtype)
+        return cls(model, packing, threads, device, dtype, fuse=not spread)
+
+    def close(self) -> None:
+        """Nobody will call any more; for models that others hold a part of."""
 
     @property
     def bytes_per_token(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from common.engine_thread import EngineThread, Mailbox
-from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong
+from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
@@ -66,7 +66,7 @@ class VerifierEngine:
         self._batcher = Batcher(limits.max_batch_tokens)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
-        self._thread = EngineThread("verifier-engine", self.step, threads)
+        self._thread = EngineThread("verifier-engine", self.step, threads, model.close)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
 
@@ -85,6 +85,8 @@ class VerifierEngine:
             forwarded = time.monotonic()
             self._pass_s = forwarded - began
             outcomes = decide_batch(batch, logits, self._real_ids)
+        except RankLost:
+            raise
         except Exception as cause:
             self._fail(batch, cause)
             return True
@@ -144,6 +146,14 @@ class VerifierEngine:
         """Free the session's pages before the next step. Must be called once per `open`."""
         self._open_sessions -= 1
         self._thread.call(lambda: self._batcher.remove(session))
+
+    def die_of(self, cause: Exception) -> None:
+        """End as if a step had raised `cause`; from any thread."""
+
+        def die() -> None:
+            raise cause
+
+        self._thread.call(die)
 
     @property
     def open_sessions(self) -> int:

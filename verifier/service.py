@@ -18,9 +18,9 @@ from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
 from common.kv_sizing import make_pool
-from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
+from common.ranks import torchrun_place
 from common.tokenizer import TokenizerFiles, Vocabulary
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
@@ -28,6 +28,7 @@ from common.weights import resolve
 from common.wire import check_ids
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
+from verifier.ranks import follow_rank_0, load_target, watch
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads)
+    model, ranks = load_target(folder, config)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     context = min(config.max_context_length, model.max_context_length)
     pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
@@ -149,6 +150,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         torch.from_numpy(vocabulary.real),
         config.threads,
     )
+    watch(ranks, engine)
     info = ModelInfo(
         model=config.model,
         tokenizer_sha256=files.sha256,
@@ -166,7 +168,14 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
 
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
-    """Load, serve until a signal, drain. `on_ready` gets the bound port."""
+    """Load, serve until a signal, drain. `on_ready` gets the bound port.
+
+    On the ranks that follow, if there are some: hold a part of the model until rank 0 ends.
+    """
+    place = torchrun_place()
+    if place is not None and place.rank:
+        await follow_rank_0(config, place)
+        return
     engine, info, files = await asyncio.to_thread(build, config)
     if info.row_invariant:
         log.info("%s: row-invariant", config.model)
