@@ -54,7 +54,10 @@ SHAPES = [
     ModelShape("1.5B", 1536, 8960, 28, 12, 2, True, 151_936),
     ModelShape("7B", 3584, 18944, 28, 28, 4, False, 152_064),
 ]
-SMALL = [ModelShape("tiny", 64, 96, 2, 4, 2, True, 256)]
+SMALL = [
+    ModelShape("tiny", 64, 96, 2, 4, 2, True, 320),
+    ModelShape("small", 96, 128, 2, 4, 2, False, 320),
+]
 
 
 class Steps:
