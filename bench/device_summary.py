@@ -151,8 +151,8 @@ def _told(what: str, asked: str, found: float | None, limit: float, above: bool 
     return {"what": what, "asked": asked, "found": found, "held": "yes" if held else "NO"}
 
 
-def _one(rows: Sequence[Row], **named: Any) -> Row | None:
-    for row in rows:
+def _one(among: Sequence[Row], **named: Any) -> Row | None:
+    for row in among:
         if all(row.get(key) == value for key, value in named.items()):
             return row
     return None
