@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from common.kv_store import KVStore
+from common.ragged import Chunk
 
 # Keys up to which one row's attention runs on one thread. Waking a second one costs more than the
 # work (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep).
@@ -77,6 +79,26 @@ class RowBatch:
         finally:
             torch.set_num_threads(threads)
         return out.view(1, rows, heads, size)
+
+
+def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, RowBatch, Tensor]:
+    """The chunks as model code takes them: (ids, positions, the batch, rows that are wanted)."""
+    segments: list[Segment] = []
+    slots: list[Tensor] = []
+    ids: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for chunk in chunks:
+        begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
+        pages = chunk.table.pages[: -(-end // store.page_size)]
+        follow = all(b == a + 1 for a, b in pairwise(pages))
+        segments.append(Segment(torch.tensor(pages), follow, begin, end))
+        slots.append(store.slots(pages, begin, end))
+        ids.extend(chunk.tokens)
+        positions.extend(range(begin, end))
+        wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
+    batch = RowBatch(store, segments, torch.cat(slots))
+    return torch.tensor(ids), torch.tensor(positions), batch, torch.tensor(wanted).long()
 
 
 def _attend_row(

@@ -50,14 +50,15 @@ class EngineThread:
         name: str,
         step: Callable[[], bool],
         threads: int = 0,
+        enter: Callable[[], None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """threads: of each operation, 0 for torch's own choice (all cores).
 
-        at_end: called last on the thread, whyever it ends.
+        enter, at_end: called first and last on the thread, whyever it ends.
         """
         self._step = step
-        self._at_end = at_end
+        self._enter, self._at_end = enter, at_end
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -100,6 +101,7 @@ class EngineThread:
             torch.set_num_threads(self._threads)
         busy = False
         try:
+            self._enter()
             while self._drain(block=not busy):
                 busy = self._step()
         except Exception:

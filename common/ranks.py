@@ -56,20 +56,22 @@ class Order(IntEnum):
 
     END = 0
     ALLOCATE = 1  # pages, page size
-    RECORD = 2  # most rows, most context
-    FORWARD = 3  # what a batch's chunks are, see `spell`
+    RELEASE = 2
+    RECORD = 3  # most rows, most context, whether the largest only
+    FORWARD = 4  # what a batch's chunks are, see `spell`
 
 
 class Ranks:
     """This process's end of the groups. Made on all ranks at once; before it, nothing is shared."""
 
-    def __init__(self, place: Place, device: str) -> None:
-        """device: its type; GPUs sum over NCCL."""
+    def __init__(self, place: Place, device: torch.device) -> None:
+        """device: where this rank's part runs; GPUs sum over NCCL."""
         self.place = place
-        if device == "cuda":
-            torch.cuda.set_device(place.local_rank)
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(device)
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            dist.init_process_group("nccl" if on_gpu else "gloo")
         self._orders = dist.new_group(backend="gloo", timeout=_NEVER)
         self._goodbyes = dist.new_group(backend="gloo", timeout=_NEVER)
 

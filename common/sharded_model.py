@@ -14,18 +14,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig
 from transformers.distributed import DistributedConfig
 
+from common.device import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.ragged import Chunk
 from common.ranks import Order, Ranks, read, spell
-from common.step_graphs import Progress
+
+if TYPE_CHECKING:
+    from common.step_graphs import Progress
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +68,20 @@ class LeadingModel(PagedModel):
         self._tell(Order.ALLOCATE, [num_pages, page_size])
         super().allocate(num_pages, page_size)
 
+    def release(self) -> None:
+        self._tell(Order.RELEASE, ())
+        super().release()
+
     def record_steps(
-        self, most_rows: int, most_context: int, progress: Progress | None = None
+        self,
+        most_rows: int,
+        most_context: int,
+        progress: Progress | None = None,
+        *,
+        largest_only: bool = False,
     ) -> None:
-        self._tell(Order.RECORD, [most_rows, most_context])
-        super().record_steps(most_rows, most_context, progress)
+        self._tell(Order.RECORD, [most_rows, most_context, largest_only])
+        super().record_steps(most_rows, most_context, progress, largest_only=largest_only)
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """As PagedModel's. Raises RankLost if it can't be finished: ranks are out of step then."""
@@ -93,29 +106,23 @@ class LeadingModel(PagedModel):
             self._ranks.tell(order, numbers)
 
 
-def load_part(
-    folder: Path,
-    ranks: Ranks,
-    threads: int = 0,
-    device: str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> LeadingModel:
+def load_part(folder: Path, ranks: Ranks, device: Device, threads: int = 0) -> LeadingModel:
     """This rank's part of the model in `folder`; to be called on all ranks at once.
 
     `row_invariant` is what was measured on the model as it is spread. Raises ConfigError or
     UnsupportedModel if it can't be spread over so many ranks.
     """
     place = ranks.place
-    if device == "cuda":
-        device = f"cuda:{place.local_rank}"
-    elif torch.accelerator.is_available():
+    if device.place.type == "cpu" and torch.accelerator.is_available():
         raise ConfigError(
-            f"the model is to run on {device!r} over {place.world} ranks, and transformers spreads "
-            "models over the GPUs that it sees; hide them (CUDA_VISIBLE_DEVICES=)"
+            f"device is 'cpu' over {place.world} ranks, and transformers spreads models over the "
+            "GPUs that it sees; hide them (CUDA_VISIBLE_DEVICES=)"
         )
     _check_heads(folder, place.world)
     spread = DistributedConfig(tp_size=place.world, tp_plan="auto")
-    model = LeadingModel.load(folder, "plain", threads, device, dtype, distributed_config=spread)
+    model = LeadingModel.load(
+        folder, "plain", threads, device.place, device.dtype, distributed_config=spread
+    )
     if not model.plan:
         raise UnsupportedModel(f"{model.config.model_type} has no tp_plan in transformers")
     model.row_invariant = _rows_are_invariant(model)
@@ -124,6 +131,7 @@ def load_part(
 
 def follow(model: LeadingModel, ranks: Ranks) -> None:
     """Repeat what rank 0 does until it ends. Raises RankLost if it is gone."""
+    model.runtime.enter()
     while True:
         order, numbers = ranks.take()
         if order is Order.END:
@@ -132,7 +140,9 @@ def follow(model: LeadingModel, ranks: Ranks) -> None:
         if order is Order.ALLOCATE:
             model.allocate(numbers[0], numbers[1])
         elif order is Order.RECORD:
-            model.record_steps(numbers[0], numbers[1])
+            model.record_steps(numbers[0], numbers[1], largest_only=bool(numbers[2]))
+        elif order is Order.RELEASE:
+            model.release()
         else:
             model.forward(read(numbers))
 
@@ -162,5 +172,6 @@ def _rows_are_invariant(model: PagedModel) -> bool:
             table.extend(size)
         values[size] = torch.cat(rows)
         table.release()
+    model.release()
     alone = values[1]
     return all(torch.equal(values[size], alone[:size]) for size in _PROBE)

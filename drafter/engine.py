@@ -21,7 +21,8 @@ from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_tokens import Draws, Law, choose, choose_extension
+from drafter.draft_choice import Choice, Choices, HostChoices, Question
+from drafter.draft_tokens import Draws, Law
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,13 @@ class DraftSession:
         self.asked_at = 0.0
         self.forward_s = 0.0
 
-    def allowed_now(self, real: torch.Tensor) -> torch.Tensor:
-        """bool [draft vocab]: what the next step may choose."""
+    def asks(self, real: torch.Tensor) -> Question:
+        """What the next step is to choose. real: bool [draft vocab], ids that exist."""
+        allowed = real if self.allowed is None else self.allowed
         if not self.drafted and self.allowed_first is not None:
-            return self.allowed_first
-        return real if self.allowed is None else self.allowed
+            allowed = self.allowed_first
+        wanted, last = self.sequence.wanted, self.sequence.tokens[-1]
+        return Question(wanted, last, self.drafted, allowed, self.draws, self.adjustments)
 
 
 class DraftEngine:
@@ -81,6 +84,7 @@ class DraftEngine:
         max_batch_tokens: int,
         max_context_length: int,
         threads: int = 0,
+        choices: Choices | None = None,  # None: on the CPU
     ) -> None:
         self.max_context_length = min(max_context_length, pool.capacity_tokens)
         self.healthy = True
@@ -92,7 +96,8 @@ class DraftEngine:
         self._sessions: dict[DraftSession, None] = {}  # an ordered set
         self._waiting: dict[DraftSession, None] = {}
         self._steps = 0
-        self._thread = EngineThread("draft-engine", self.step, threads)
+        self._choices = HostChoices(bridge) if choices is None else choices
+        self._thread = EngineThread("draft-engine", self.step, threads, self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
 
@@ -109,9 +114,10 @@ class DraftEngine:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
             forward_s = time.monotonic() - began
-            chosen = self._choose(
-                logits, [s for s, p in zip(running, batch, strict=True) if p.complete]
-            )
+            asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
+            real = self._bridge.draft_real
+            chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
+            forward_s += self._choices.lag_s
         except Exception as cause:
             self._fail(running, cause)
             return True
@@ -131,37 +137,12 @@ class DraftEngine:
         assert batch, "the pool holds at least one whole context, so the first in line always runs"
         return batch
 
-    def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int | None]:
-        """One draft id per session from its last logit row, None where there is none to choose.
-
-        `replaced` is set where it heals.
-        """
-        if not sessions:
-            return []
-        rows = torch.tensor([session.sequence.wanted for session in sessions]).cumsum(0) - 1
-        scores = logits[rows]  # [sessions, draft vocab], a copy
-        for index, session in enumerate(sessions):
-            if session.adjustments is not None:
-                scores[index] = session.adjustments.applied(scores[index], session.drafted)
-        allowed = [session.allowed_now(self._bridge.draft_real) for session in sessions]
-        steps = [len(session.drafted) for session in sessions]
-        found = choose(scores, allowed, [session.draws for session in sessions], steps)
-        for session, each in zip(sessions, found, strict=True):
-            if each is not None and each.law is not None:
-                session.laws.append(each.law)
-        chosen = [None if each is None else each.token for each in found]
-        for index, session in enumerate(sessions):
-            if session.sequence.wanted == 2:
-                row, last = int(rows[index]), session.sequence.tokens[-1]
-                longer = self._bridge.draft_extensions(last)
-                drawn = session.draws is not None
-                extension = choose_extension(logits[row - 1], logits[row], last, longer, drawn)
-                if extension is not None:
-                    chosen[index], session.replaced = extension, True
-        return chosen
-
-    def _advance(self, session: DraftSession, token: int | None) -> None:
+    def _advance(self, session: DraftSession, chosen: Choice) -> None:
         """One draft token more, or none; hand the draft out when it is whole."""
+        token = chosen.token
+        if chosen.law is not None:
+            session.laws.append(chosen.law)
+        session.replaced |= chosen.replaced
         if token is None:
             session.steps_left = 0
         elif session.steps_left > 0:

@@ -60,6 +60,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             max_message_bytes=self._config.max_message_bytes,
             version=VERSION,
             drafting=self._pair.engine.healthy,
+            device=self._pair.device,
+            dtype=self._pair.dtype,
         )
 
     async def Generate(

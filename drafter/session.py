@@ -52,6 +52,8 @@ class Pair:
     chooser: AutoChooser
     lookup: bool  # whether proposals also come out of the text itself
     q_entries: int = 64  # (id, probability) pairs at most in what goes with a draft token
+    device: str = "cpu"  # of the draft model, as torch writes it
+    dtype: str = "float32"
 
 
 class SpeculativeSession:

@@ -26,9 +26,10 @@ from drafter.engine import DraftEngine
 from drafter.proposer import AutoChooser
 from drafter.service import DrafterService
 from drafter.session import Pair
+from drafter.startup import make_choices
 from drafter.verifier_client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
-from verifier.service import VerifierService
+from verifier.service import VerifierService, make_decisions
 
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
@@ -124,14 +125,17 @@ def make_verifier(
     """Its own share of what verifier/service.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     model.allocate(pages, PAGE_SIZE)
+    model.record_steps(max_batch_tokens, context)
+    real_ids = torch.from_numpy(vocabulary.real)
     limits = Limits(max_sessions, max_draft_tokens, context, max_batch_tokens, max_q_entries)
     engine = VerifierEngine(
         model,
         PagePool(pages, PAGE_SIZE),
         limits,
         vocabulary.eos_ids,
-        torch.from_numpy(vocabulary.real),
+        real_ids,
         threads,
+        make_decisions(model, max_batch_tokens, max_sessions, real_ids),
     )
     info = ModelInfo(
         model="tiny target",
@@ -210,10 +214,12 @@ async def serving_drafter(
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
+        model.record_steps(max_batch_tokens, context)
         pool = PagePool(pages, PAGE_SIZE)
-        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads)
         config = DrafterConfig(model="tiny draft", **settings)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
+        choices = make_choices(model, bridge, config.max_sessions, q_entries)
+        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads, choices)
         pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
         service = DrafterService(pair, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server

@@ -89,6 +89,8 @@ class Batcher:
         everyone = [session.sequence for session in self._sessions]
         packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
         assert packed, "the pool holds at least one whole context, so the first in line always runs"
+        # A GPU decides sessions with adjusted logits apart, and a row doesn't mind where it is.
+        packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.adjusts)
         running = [by_sequence[part.sequence] for part in packed]
         deciding = [by_sequence[part.sequence] for part in packed if part.complete]
         for session in deciding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +38,44 @@ class Outcome:
     accepted_length: int
     next_token: int
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted and the next token, if asked for
+
+
+class Decisions(Protocol):
+    """Who decides a pass: chosen at start, by the device."""
+
+    @property
+    def lag_s(self) -> float:
+        """How long the last forward pass went on after its call had returned."""
+
+    def enter(self) -> None:
+        """Called once on the engine's thread, before all else."""
+
+    def warm_up(self) -> None:
+        """Make at start what would otherwise be made in a step."""
+
+    def check(self) -> None:
+        """Raise, after a pass that failed, if no other can succeed: the service must end then."""
+
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
+        """One outcome per deciding session, in their order; logits: [logit rows, vocab]."""
+
+
+class HostDecisions:
+    """On the CPU, in plain torch."""
+
+    lag_s = 0.0
+
+    def __init__(self, real_ids: Tensor | None) -> None:
+        self._real_ids = real_ids
+
+    def enter(self) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
+        return decide_batch(batch, logits, self._real_ids)
 
 
 def decide_batch(

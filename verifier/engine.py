@@ -21,7 +21,7 @@ from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
 from verifier.batcher import Batch, Batcher
-from verifier.decision_batch import Outcome, decide_batch
+from verifier.decision_batch import Decisions, HostDecisions, Outcome
 from verifier.q_rows import check_q_rows
 from verifier.session import Session
 
@@ -53,6 +53,7 @@ class VerifierEngine:
         eos_ids: frozenset[int],
         real_ids: torch.Tensor | None = None,  # bool [vocab]: ids the tokenizer has; None: all
         threads: int = 0,
+        decisions: Decisions | None = None,  # None: on the CPU
     ) -> None:
         assert pool.capacity_tokens >= limits.max_context_length
         assert limits.max_batch_tokens > limits.max_draft_tokens
@@ -61,12 +62,14 @@ class VerifierEngine:
         self.vocab_size = model.vocab_size
         self.pool = pool
         self._model = model
-        self._real_ids = real_ids
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
-        self._thread = EngineThread("verifier-engine", self.step, threads, model.close)
+        self._decisions = HostDecisions(real_ids) if decisions is None else decisions
+        self._thread = EngineThread(
+            "verifier-engine", self.step, threads, self._decisions.enter, model.close
+        )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
 
@@ -83,8 +86,9 @@ class VerifierEngine:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
+            outcomes = self._decisions.decide(batch, logits)
+            forwarded += self._decisions.lag_s
             self._pass_s = forwarded - began
-            outcomes = decide_batch(batch, logits, self._real_ids)
         except RankLost:
             raise
         except Exception as cause:
@@ -109,6 +113,7 @@ class VerifierEngine:
         for session in batch.running:
             self._batcher.remove(session)
             session.mailbox.post(ModelFailed(f"the target model failed: {type(cause).__name__}"))
+        self._decisions.check()
 
     # --- called on the event loop -------------------------------------------------------------
 

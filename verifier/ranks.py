@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from common.device import Device, choose_device
+from common.errors import ConfigError
 from common.model import PagedModel
 from common.ranks import Place, Ranks, torchrun_place
 from common.sharded_model import LeadingModel, follow, load_part
@@ -23,16 +25,19 @@ from verifier.engine import VerifierEngine
 log = logging.getLogger(__name__)
 
 
-def load_target(folder: Path, config: VerifierConfig) -> tuple[PagedModel, Ranks | None]:
-    """The target; with the ranks that follow it, if torchrun started some."""
+def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Device, Ranks | None]:
+    """The target, where it runs, and the ranks that follow it, if torchrun started some."""
     place = torchrun_place()
+    device = _device(config, place)
+    log.info("%s on %s", config.model, device)
     if place is None:
-        return PagedModel.load(folder, config.linear, config.threads), None
-    ranks = Ranks(place, _device())
-    model = load_part(folder, ranks, config.threads, _device())
+        where = (device.place, device.dtype)
+        return PagedModel.load(folder, config.linear, config.threads, *where), device, None
+    ranks = Ranks(place, device.place)
+    model = load_part(folder, ranks, device, config.threads)
     model.lead(ranks)
     log.info("rank 0 of %d serves; %s", place.world, model.how)
-    return model, ranks
+    return model, device, ranks
 
 
 def watch(ranks: Ranks | None, engine: VerifierEngine) -> None:
@@ -45,8 +50,9 @@ async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
     """Hold a part of the target until rank 0 ends. Raises RankLost if it is gone."""
 
     def load() -> tuple[LeadingModel, Ranks]:
-        ranks = Ranks(place, _device())
-        return load_part(resolve(config.model), ranks, config.threads, _device()), ranks
+        device = _device(config, place)
+        ranks = Ranks(place, device.place)
+        return load_part(resolve(config.model), ranks, device, config.threads), ranks
 
     model, ranks = await asyncio.to_thread(load)
     # From here on signals are rank 0's: it drains, and its end is everybody's.
@@ -57,5 +63,14 @@ async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
     log.info("rank %d ends with rank 0", place.rank)
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _device(config: VerifierConfig, place: Place | None) -> Device:
+    """As configured; each rank has a GPU of its own."""
+    if place is None or config.device == "cpu":
+        return choose_device(config.device, config.dtype)
+    if config.device not in ("auto", "cuda"):
+        raise ConfigError(
+            f"device is {config.device!r}; under torchrun each rank takes a GPU of its own, so it "
+            "must be auto, cpu or cuda"
+        )
+    gpus = torch.cuda.is_available() or config.device == "cuda"
+    return choose_device(f"cuda:{place.local_rank}" if gpus else "cpu", config.dtype)

@@ -14,10 +14,11 @@ import grpc
 import torch
 
 from common import wire_verify
+from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
-from common.kv_sizing import make_pool
+from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.ranks import torchrun_place
@@ -27,6 +28,7 @@ from common.version import VERSION
 from common.weights import resolve
 from common.wire import check_ids
 from verifier.config import VerifierConfig
+from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
 from verifier.ranks import follow_rank_0, load_target, watch
 from verifier.session import Session
@@ -131,10 +133,21 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model, ranks = load_target(folder, config)
+    model, device, ranks = load_target(config, folder)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
-    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    decisions = make_decisions(model, config.max_batch_tokens, config.max_sessions, real_ids)
+    decisions.warm_up()
+    pool = make_room(
+        model,
+        page_size=config.page_size,
+        memory_mib=config.kv_memory_mib,
+        max_sessions=config.max_sessions,
+        context=context,
+        most_rows=config.max_batch_tokens,
+        fraction=config.gpu_memory_fraction,
+    )
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
@@ -147,8 +160,9 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         pool,
         limits,
         vocabulary.eos_ids,
-        torch.from_numpy(vocabulary.real),
+        real_ids,
         config.threads,
+        decisions,
     )
     watch(ranks, engine)
     info = ModelInfo(
@@ -163,8 +177,29 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         max_message_bytes=config.max_message_bytes,
         row_invariant=model.row_invariant,
         version=VERSION,
+        device=str(device.place),
+        dtype=device.dtype_name,
     )
     return engine, info, files
+
+
+def make_decisions(
+    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
+) -> Decisions:
+    """Who decides where the model runs."""
+    if not model.kernels:
+        return HostDecisions(real_ids)
+    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
+
+    return DeviceDecisions(
+        model.device,
+        model.runtime,
+        model.dtype,
+        model.vocab_size,
+        most_rows,
+        most_sessions,
+        real_ids,
+    )
 
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:

@@ -202,7 +202,7 @@ class GetPairRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetPairResponse(_message.Message):
-    __slots__ = ("target_model", "draft_model", "bridge", "bridge_sha256", "shared_tokens", "max_context_length", "max_draft_steps", "max_sessions", "max_message_bytes", "version", "drafting")
+    __slots__ = ("target_model", "draft_model", "bridge", "bridge_sha256", "shared_tokens", "max_context_length", "max_draft_steps", "max_sessions", "max_message_bytes", "version", "drafting", "device", "dtype")
     TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     BRIDGE_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +214,8 @@ class GetPairResponse(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     target_model: str
     draft_model: str
     bridge: str
@@ -225,4 +227,6 @@ class GetPairResponse(_message.Message):
     max_message_bytes: int
     version: str
     drafting: bool
-    def __init__(self, target_model: _Optional[str] = ..., draft_model: _Optional[str] = ..., bridge: _Optional[str] = ..., bridge_sha256: _Optional[str] = ..., shared_tokens: _Optional[int] = ..., max_context_length: _Optional[int] = ..., max_draft_steps: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., version: _Optional[str] = ..., drafting: _Optional[bool] = ...) -> None: ...
+    device: str
+    dtype: str
+    def __init__(self, target_model: _Optional[str] = ..., draft_model: _Optional[str] = ..., bridge: _Optional[str] = ..., bridge_sha256: _Optional[str] = ..., shared_tokens: _Optional[int] = ..., max_context_length: _Optional[int] = ..., max_draft_steps: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., version: _Optional[str] = ..., drafting: _Optional[bool] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
