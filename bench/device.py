@@ -2,26 +2,21 @@
 
     ceilings    copy bandwidth, bf16 products
     checks      kernels against float64 twins, on fresh random inputs
-    pair        both services over gRPC on loopback, acceptance scripted; k = 0 against k > 0
-    decisions, drafts, attention, products    kernels, with torch, two passes, FlashInfer beside
+    decisions   deciding kernels, with torch and two-pass sampling beside
     models      steps at real shapes, random weights: rows, batches, called and replayed
+    pair        both services over gRPC on loopback, acceptance scripted; k = 0 against k > 0
+    attention, drafts, products    the other kernels, FlashInfer beside where it is installed
     tune, profile                             only with --only
 
 Each has a share of the time and says what it left out. Results go to device.json in --out, $OUT or
 bench/out, after every stage; a stage that fails is told and the others run. Without CUDA, or with
 --small, it runs in a tiny form under Triton's interpreter, where times mean nothing.
 
-No network is needed. The services import torch, transformers, accelerate, safetensors, tokenizers,
-numpy, psutil, jinja2, click, grpc and protobuf at start. A machine that lacks the last two, or has
-older ones than the stubs ask for, gets four small wheels carried along (7.8 MB), in the usual way:
-
-    pip download -d wheels --no-deps --only-binary=:all: --python-version 3.12 \\
-        --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 grpcio==1.85.1 \\
-        protobuf==7.36.2 grpcio-health-checking==1.85.1 grpcio-reflection==1.85.1
-    pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=site
-
-Nothing here asks for health or reflection, so that without those two a service only logs that it
-serves without them. grpcio-tools, rich, gguf and the Hub aren't needed.
+No network is needed. Beside torch and transformers the services import accelerate, safetensors,
+tokenizers, numpy, psutil, jinja2, click and grpc. A machine without the right grpc gets some small
+wheels carried along: bench/device_wheels.txt lists them and says how. Health and reflection come
+with them; nothing here asks for either, and a service without them says so in its log and serves.
+grpcio-tools, rich, gguf and the Hub aren't needed.
 """
 
 from __future__ import annotations
@@ -42,12 +37,12 @@ if TYPE_CHECKING:
 SECONDS = {  # of each stage; what one doesn't use is the next one's
     "ceilings": 15,
     "checks": 60,
-    "pair": 130,
-    "decisions": 80,
+    "decisions": 75,
     "models": 100,
-    "attention": 35,
-    "drafts": 10,
-    "products": 30,
+    "pair": 150,  # finds most of its kernels compiled by the stages before
+    "attention": 30,
+    "drafts": 8,
+    "products": 22,
 }
 ONLY_ASKED = {"tune": 240, "profile": 60}
 

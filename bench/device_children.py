@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,13 @@ from typing import Any
 
 END_S = 15.0
 TAIL = 12
+
+
+def free_address() -> str:
+    """On loopback, with a port that was free a moment ago."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{held.getsockname()[1]}"
 
 
 class Child:

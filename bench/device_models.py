@@ -21,47 +21,49 @@ from common.model import Chunk
 
 def model_table(
     shape: ModelShape,
-    cases: list[tuple[int, int]],
-    context: int,
+    cases: list[tuple[int, int, int]],
     speed: float,
     budget: Budget,
     fuse: bool = True,
 ) -> Row:
-    """Steps of one model at every (sessions, rows), the first of them first."""
+    """Steps of one model at every (sessions, rows, context), the first of them first."""
+    context = max(length for _, _, length in cases)
     begin = time.perf_counter()
-    steps = Steps(shape, max(sessions for sessions, _ in cases), context, fuse)
+    steps = Steps(shape, max(sessions for sessions, _, _ in cases), context, fuse)
     wait()
     made = time.perf_counter()
-    most = max(sessions * rows for sessions, rows in cases)
+    most = max(sessions * rows for sessions, rows, _ in cases)
     steps.model.record_steps(most, context + 16)
     wait()
     assert steps.model._graphs is not None
     recorded = time.perf_counter()
     lines = []
-    for sessions, rows in cases:
-        if not budget.allows(f"{shape.name}, {sessions} x {rows} rows"):
+    for sessions, rows, length in cases:
+        if not budget.allows(f"{shape.name}, {sessions} x {rows} rows after {length}"):
             continue
+        steps.at(length)
         floor = (steps.weight_bytes + steps.kv_bytes(sessions, rows)) / speed
         seconds = steps.step_seconds(sessions, rows)
         lines.append(
             {
                 "sessions": sessions,
                 "rows": rows,
+                "context": length,
                 "floor_us": floor * 1e6,
                 **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
                 "times_floor": seconds["device"] / floor,
             }
         )
+    steps.at(context)
     return {
         "model": shape.name + ("" if fuse else ", transformers' own layers"),
-        "context": context,
         "made_s": made - begin,
         "recorded_steps": len(steps.model._graphs.sizes),
         "recorded_s": recorded - made,
         "weight_bytes": steps.weight_bytes,
         "weights_us": steps.weight_bytes / speed * 1e6,
         "steps": lines,
-        "bits": bits_table(steps, max(rows for _, rows in cases if rows <= 9))
+        "bits": bits_table(steps, max(rows for _, rows, _ in cases if rows <= 9))
         if budget.allows(f"{shape.name}, bits of rows")
         else [],
     }

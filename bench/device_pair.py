@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.device_budget import Budget
-from bench.device_children import Child
+from bench.device_children import Child, free_address
 from bench.device_folders import END, make_folder
 from bench.device_script import Script, expected_length
 from bench.device_steps import SHAPES, SMALL, ModelShape
@@ -40,8 +40,9 @@ class PairPlan:
     start_s: float
 
 
-LARGE_PAIR = PairPlan(SHAPES[0], SHAPES[2], (64, 16, 1), (0.6, 0.8), 3, 256, 96, 75.0)
-SMALL_PAIR = PairPlan(SMALL[0], SMALL[1], (2, 1), (0.6,), 3, 6, 12, 120.0)
+PAIR_CONTEXT = 256 + 96 // 2  # the mean, of LARGE_PAIR's rounds
+LARGE_PAIR = PairPlan(SHAPES[0], SHAPES[2], (64, 16, 1), (0.6, 0.8), 3, 256, 96, 120.0)
+SMALL_PAIR = PairPlan(SMALL[0], SMALL[1], (2, 1), (0.6,), 3, 6, 12, 600.0)
 
 
 def run_pair(plan: PairPlan, device: str, out: Path, budget: Budget) -> Row:
@@ -59,14 +60,16 @@ def run_pair(plan: PairPlan, device: str, out: Path, budget: Budget) -> Row:
     target = {**shared, "gpu_memory_fraction": 0.45}
     draft = {**shared, "gpu_memory_fraction": 0.3, "lookup": False, "script": str(script)}
     draft["verifier_timeout_s"] = plan.start_s
-    limit = min(plan.start_s, max(1.0, budget.left))
-    with Child("verifier", make_folder(plan.target, out / "target"), device, target, out) as above:
-        draft["verifier"] = f"127.0.0.1:{above.port(limit)}"
-        folder = make_folder(plan.draft, out / "draft")
-        with Child("drafter", folder, device, draft, out) as below:
-            port = below.port(limit)
-            started = budget.used
-            found = asyncio.run(_measure(plan, f"127.0.0.1:{port}", script, budget))
+    limit = min(plan.start_s, max(30.0, budget.left))
+    # Both load at once: the drafter asks the verifier's address until it answers.
+    target["listen"] = draft["verifier"] = free_address()
+    above = Child("verifier", make_folder(plan.target, out / "target"), device, target, out)
+    below = Child("drafter", make_folder(plan.draft, out / "draft"), device, draft, out)
+    with above, below:
+        above.port(limit)
+        port = below.port(limit)
+        started = budget.used
+        found = asyncio.run(_measure(plan, f"127.0.0.1:{port}", script, budget))
     return {"draft": plan.draft.name, "target": plan.target.name, "started_s": started, **found}
 
 
@@ -81,8 +84,11 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
             if not budget.allows(f"{streams} streams at k = 0"):
                 continue
             outputs = await _crowd(client, prompts[:streams], plan.new, 0)
-            alone = alone or outputs
             runs.append(_line(streams, 0, 0.0, outputs))
+            if alone:
+                told = await _compared(client, prompts, alone, outputs)
+                equal.append({"streams": streams, "k": 0, "scripted": 0.0, **told})
+            alone = alone or outputs
         for rate in plan.rates if alone else ():
             truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=True)]
             Script.write(script, rate, truths)

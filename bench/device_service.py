@@ -60,7 +60,7 @@ def known(config: type, settings: dict[str, Any]) -> dict[str, Any]:
 def main(name: str, folder: str, device: str, settings: dict[str, Any]) -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     draw_weights()
-    given = {**settings, "model": folder, "device": device, "listen": "127.0.0.1:0"}
+    given = {"listen": "127.0.0.1:0", **settings, "model": folder, "device": device}
 
     def ready(port: int) -> None:
         print(f"port {port}", flush=True)

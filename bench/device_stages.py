@@ -18,7 +18,7 @@ from bench.device_clock import copy_bytes_per_second
 from bench.device_drafts import check_and_measure
 from bench.device_kernels import CASES, MAIN, check, measure
 from bench.device_models import model_table
-from bench.device_pair import LARGE_PAIR, SMALL_PAIR, run_pair
+from bench.device_pair import LARGE_PAIR, PAIR_CONTEXT, SMALL_PAIR, run_pair
 from bench.device_products import product_table
 from bench.device_steps import SHAPES, SMALL
 from bench.device_table import Row
@@ -36,9 +36,22 @@ MATRICES = [
     (37_888, 3584),
     (3584, 18_944),
 ]
-# (sessions, rows of each), what is asked about first
-STEPS = [(1, 1), (1, 8), (64, 4), (64, 1), (16, 4), (1, 4), (1, 9), (16, 1), (1, 2), (4, 4), (4, 1)]
-CONTEXT = 1024
+# (sessions, rows of each, tokens before them), what is asked about first; the third is the pair's.
+_STEPS = [
+    (1, 1),
+    (1, 8),
+    (64, 4),
+    (64, 1),
+    (16, 4),
+    (1, 4),
+    (1, 9),
+    (16, 1),
+    (1, 2),
+    (4, 4),
+    (4, 1),
+]
+STEPS = [(sessions, rows, 1024) for sessions, rows in _STEPS]
+STEPS.insert(2, (64, 4, PAIR_CONTEXT))
 
 
 @dataclass
@@ -116,14 +129,14 @@ def products(bench: Bench, budget: Budget) -> Row:
 def models(bench: Bench, budget: Budget) -> Row:
     """Model steps with random weights at real shapes."""
     found = []
-    cases, context = ([(1, 1), (1, 2)], 20) if bench.small else (STEPS, CONTEXT)
+    cases = [(1, 1, 20), (1, 2, 20)] if bench.small else STEPS
     for shape in SMALL[:1] if bench.small else [SHAPES[0], SHAPES[2], SHAPES[1]]:
         if budget.allows(f"all of {shape.name}", 0 if bench.small else 15):
-            found.append(model_table(shape, cases, context, bench.copy, budget))
+            found.append(model_table(shape, cases, bench.copy, budget))
         _free()
     if not bench.small and budget.allows("0.5B with transformers' own layers", 8):
-        few = [(1, 1), (1, 9)]
-        found.append(model_table(SHAPES[0], few, context, bench.copy, budget, fuse=False))
+        few = [(1, 1, 1024), (1, 9, 1024)]
+        found.append(model_table(SHAPES[0], few, bench.copy, budget, fuse=False))
         _free()
     return {"models": found}
 

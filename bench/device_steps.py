@@ -75,7 +75,7 @@ class Steps:
             kernels=True,
             fuse=fuse,
         )
-        self.context = context
+        self.context = self._longest = context
         pages = -(-(context + 16) // PAGE_SIZE)
         pool = PagePool(sessions * pages, PAGE_SIZE)
         self.tables = [pool.table() for _ in range(sessions)]
@@ -97,6 +97,13 @@ class Steps:
             Chunk([(31 * i + 7 * place) % vocab for i in range(rows)], table, rows)
             for place, table in enumerate(self.tables[:sessions])
         ]
+
+    def at(self, context: int) -> None:
+        """From now on contexts are so long, at most as long as they were made."""
+        assert context <= self._longest
+        self.context = context
+        for table in self.tables:
+            table.length = context
 
     def kv_bytes(self, sessions: int, rows: int) -> int:
         return sessions * (self.context + rows) * self.model.bytes_per_token

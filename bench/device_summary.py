@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bench.device_pair import PAIR_CONTEXT
 from bench.device_table import Row, cells, only
 
 DECISION_COLUMNS = (
@@ -25,7 +26,16 @@ ATTENTION_COLUMNS = (
     "sessions", "context", "rows", "us", "share", "sdpa_us", "flex_us",
     "flashinfer_us", "flashinfer_fixed_us",
 )  # fmt: skip
-STEP_COLUMNS = ("sessions", "rows", "floor_us", "device_us", "step_us", "eager_us", "times_floor")
+STEP_COLUMNS = (
+    "sessions",
+    "rows",
+    "context",
+    "floor_us",
+    "device_us",
+    "step_us",
+    "eager_us",
+    "times_floor",
+)
 PAIR_COLUMNS = (
     "streams", "k", "scripted", "AL", "round_ms", "draft_model_ms", "draft_queue_ms",
     "verifier_queue_ms", "verifier_forward_ms", "verifier_decide_ms", "network_ms", "bridge_ms",
@@ -90,8 +100,8 @@ def _without(row: Row, name: str) -> Row:
 
 
 def _equality(row: Row) -> str:
-    line = f"{row['streams']} streams at {row['scripted']}: "
-    line += f"{row['equal']} of {row['outputs']} as at k = 0"
+    line = f"{row['streams']} streams, k = {row['k']}, {row['scripted']} scripted: "
+    line += f"{row['equal']} of {row['outputs']} as the target alone"
     if row["differ"]:
         first = row["differ"][0]
         gaps = [each["gap"] for each in row["differ"] if each["gap"] is not None]
@@ -123,13 +133,13 @@ def _asked(stages: Row) -> Iterator[Row]:
     yield _line(
         "draft step of the 0.5B, floors",
         1.5,
-        _one(models.get("0.5B", ()), sessions=1, rows=1),
+        _one(models.get("0.5B", ()), sessions=1, rows=1, context=1024),
         "times_floor",
     )
     one, eight = (_one(models.get("7B", ()), sessions=1, rows=rows) for rows in (1, 8))
     found = eight["device_us"] / one["device_us"] if one and eight else None
     yield _told("7B, 8 rows over 1", "<= 1.1", found, 1.1)
-    step = _one(models.get("7B", ()), sessions=64, rows=4)
+    step = _one(models.get("7B", ()), sessions=64, rows=4, context=PAIR_CONTEXT)
     for row in stages.get("pair", {}).get("rounds", ()):
         if row["streams"] == 64 and row["k"]:
             packing = (
