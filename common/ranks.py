@@ -56,9 +56,7 @@ class Order(IntEnum):
 
     END = 0
     ALLOCATE = 1  # pages, page size
-    RELEASE = 2
-    RECORD = 3  # most rows, most context, whether the largest only
-    FORWARD = 4  # what a batch's chunks are, see `spell`
+    FORWARD = 2  # what a batch's chunks are, see `spell`
 
 
 class Ranks:

@@ -68,10 +68,6 @@ class LeadingModel(PagedModel):
         self._tell(Order.ALLOCATE, [num_pages, page_size])
         super().allocate(num_pages, page_size)
 
-    def release(self) -> None:
-        self._tell(Order.RELEASE, ())
-        super().release()
-
     def record_steps(
         self,
         most_rows: int,
@@ -80,8 +76,9 @@ class LeadingModel(PagedModel):
         *,
         largest_only: bool = False,
     ) -> None:
-        self._tell(Order.RECORD, [most_rows, most_context, largest_only])
-        super().record_steps(most_rows, most_context, progress, largest_only=largest_only)
+        """Nothing: steps with sums over ranks in them have never been recorded, and are called."""
+        if self.kernels and not largest_only:
+            log.warning("steps over several ranks are called, not replayed")
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """As PagedModel's. Raises RankLost if it can't be finished: ranks are out of step then."""
@@ -139,10 +136,6 @@ def follow(model: LeadingModel, ranks: Ranks) -> None:
             return
         if order is Order.ALLOCATE:
             model.allocate(numbers[0], numbers[1])
-        elif order is Order.RECORD:
-            model.record_steps(numbers[0], numbers[1], largest_only=bool(numbers[2]))
-        elif order is Order.RELEASE:
-            model.release()
         else:
             model.forward(read(numbers))
 
