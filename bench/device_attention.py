@@ -118,7 +118,7 @@ class Case:
 def kernel_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -> list[Row]:
     """Time and share of the copy bandwidth, and others' attention beside it, where it is there."""
     found = []
-    others = {"sdpa_us": sdpa, "flex_us": flex}
+    others = {"sdpa_us": sdpa}
     if flashinfer.is_installed():
         others |= {"flashinfer_us": flashinfer.fastest, "flashinfer_fixed_us": flashinfer.fixed}
     for shape in shapes:
@@ -135,9 +135,6 @@ def kernel_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -
             "share": floor / seconds,
         }
         for name, baseline in others.items():
-            if baseline is flex and (shape.sessions == 1 or shape.rows == 4):
-                line[name] = "-"  # each shape is compiled anew, for many seconds
-                continue
             try:
                 line[name] = seconds_of(baseline(case)) * 1e6
             except Exception as cause:  # a baseline that doesn't run is told, not hidden
@@ -158,25 +155,6 @@ def sdpa(case: Case) -> Callable[[], Tensor]:
     return lambda: scaled_dot_product_attention(
         query, keys, values, attn_mask=mask, scale=case.scale, enable_gqa=True
     )
-
-
-def flex(case: Case) -> Callable[[], Tensor]:
-    """torch's FlexAttention (arXiv:2412.05496) over dense keys: paging would only add to it."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    if not torch.cuda.is_available():
-        raise NotImplementedError("FlexAttention is compared on CUDA")
-    query, keys, values = case.dense()
-    behind = case.shape.context - case.shape.rows
-
-    def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return q + behind >= k
-
-    mask = create_block_mask(
-        causal, 1, None, case.shape.rows, case.shape.context, device=str(device())
-    )
-    compiled: Any = torch.compile(flex_attention, dynamic=False)
-    return lambda: compiled(query, keys, values, block_mask=mask, scale=case.scale, enable_gqa=True)
 
 
 def error_table(shapes: list[Shape], budget: Budget) -> list[Row]:

@@ -23,7 +23,7 @@ DECISION_COLUMNS = (
     "two_pass_us",
 )
 ATTENTION_COLUMNS = (
-    "sessions", "context", "rows", "us", "share", "sdpa_us", "flex_us",
+    "sessions", "context", "rows", "us", "share", "sdpa_us",
     "flashinfer_us", "flashinfer_fixed_us",
 )  # fmt: skip
 STEP_COLUMNS = (
