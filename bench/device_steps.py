@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from bench.device_clock import device, wait, wall_seconds
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
+from common.linear import Packing
 from common.model import Chunk, PagedModel
 from common.ragged import flatten
 from common.step_graphs import StepSize
@@ -63,13 +64,20 @@ SMALL = [
 class Steps:
     """One model with contexts of random keys and values, ready to take steps."""
 
-    def __init__(self, shape: ModelShape, sessions: int, context: int, fuse: bool = True) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        sessions: int,
+        context: int,
+        fuse: bool = True,
+        packing: Packing = "plain",
+    ) -> None:
         torch.manual_seed(0)
         with torch.device(device()):
             made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
         self.model = PagedModel(
             made,
-            "plain",
+            packing,
             device=device().type,
             dtype=torch.bfloat16,
             kernels=True,

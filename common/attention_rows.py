@@ -98,7 +98,12 @@ def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, 
         positions.extend(range(begin, end))
         wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
     batch = RowBatch(store, segments, torch.cat(slots))
-    return torch.tensor(ids), torch.tensor(positions), batch, torch.tensor(wanted).long()
+    return (
+        torch.tensor(ids),
+        torch.tensor(positions),
+        batch,
+        torch.tensor(wanted, dtype=torch.int64),
+    )
 
 
 def _attend_row(

@@ -35,7 +35,7 @@ from common.ragged import Chunk, RaggedRows, flatten
 
 # What needs Triton is imported where a model goes through kernels, and never for a CPU.
 if TYPE_CHECKING:
-    from common.attention_paged import PagedBatch, PagedLayers
+    from common.attention_paged import PagedBatch
     from common.step_graphs import Progress, StepGraphs
 
 __all__ = ["Chunk", "PagedModel"]
@@ -99,7 +99,6 @@ class PagedModel:
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
-        self._paged: PagedLayers
         self.fused = False
         if self.kernels:
             from common.attention_paged import PagedLayers
@@ -107,8 +106,8 @@ class PagedModel:
 
             self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
             self.fused = fuse and fuse_layers(self._model, packing == "exact")
-        if self.fused:
-            linears_row_invariant = packing == "exact"  # by construction, see row_product.py
+            if self.fused:
+                linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and self._rows_are_invariant()
 
@@ -208,10 +207,8 @@ class PagedModel:
         """
         assert self._store is not None and chunks
         if self.kernels:
-            page_size = self._store.page_size
-            return self._forward_paged(
-                flatten(chunks, page_size, self._paged.tile_rows, SPLIT_KEYS)
-            )
+            page_size, tile_rows = self._store.page_size, self._paged.tile_rows
+            return self._forward_paged(flatten(chunks, page_size, tile_rows, SPLIT_KEYS))
         return self._run(*row_batch(chunks, self._store))
 
     @torch.inference_mode()
@@ -219,8 +216,7 @@ class PagedModel:
         from common.attention_paged import place
 
         assert self._store is not None
-        size = self._graphs.find(rows) if self._graphs else None
-        if self._graphs is not None and size is not None:
+        if self._graphs is not None and (size := self._graphs.find(rows)) is not None:
             return self._graphs.replay(size, rows)
         return self._run_paged(place(rows, self._store, self._paged, self.device))
 

@@ -70,7 +70,7 @@ class DeviceChoices:
     ) -> None:
         """q_entries: of a law that goes along; cut to a power of two, MOST_Q at most."""
         vocab = bridge.draft.width
-        self._bridge, self._device, self._vocab = bridge, device, vocab
+        self._bridge, self._vocab = bridge, vocab
         self._q_slots = 1 << (min(q_entries, MOST_Q).bit_length() - 1)
         self._masks = (bridge.draft_real, bridge.shared, bridge.draft_spaced)
         self._noise = (bridge.draft_ids, bridge.noise_ids, bridge.noise_ids_after_space)

@@ -19,6 +19,7 @@ from common.device_room import MARGIN_BYTES, budget_of, make_room
 from common.device_runtime import Called, Card, Memory
 from common.errors import ConfigError
 from common.staging import Landing, Staging
+from tests.test_config import read, toml
 
 H200 = Card("NVIDIA H200", (9, 0), 140 << 30)
 OLD = Card("Tesla T4", (7, 5), 16 << 30)
@@ -69,6 +70,18 @@ def test_what_is_not_there_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         choose_device(device, dtype, cards)
+
+
+@pytest.mark.parametrize("section", ["verifier", "drafter"])
+def test_both_services_take_it_from_flags_environment_and_file(
+    section: str, tmp_path: Path
+) -> None:
+    file = toml(tmp_path, f'[{section}]\ndevice = "cuda"\ndtype = "float16"')
+    environment = {f"CROSSDRAFT_{section.upper()}_GPU_MEMORY_FRACTION": "0.4"}
+    config = read(section, ["--config", file, "--device", "cuda:1"], environment)
+    assert (config.device, config.dtype, config.gpu_memory_fraction) == ("cuda:1", "float16", 0.4)
+    with pytest.raises(ConfigError, match=r"gpu_memory_fraction is 1\.5; it must be from 0\.01"):
+        read(section, ["--gpu-memory-fraction", "1.5"])
 
 
 def test_a_share_of_the_whole_card_less_what_this_process_has() -> None:

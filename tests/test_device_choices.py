@@ -42,8 +42,7 @@ QUESTIONS = [
     likeliest(SHARED, drafted=(5, 6), draws=draws(Purpose.PROPOSE, seed=(1 << 63) + 5, top_p=0.9)),
     likeliest(SHARED, draws=draws(Purpose.PROPOSE, top_k=5, min_p=0.02)),
     likeliest(SHARED, draws=draws(Purpose.COUPLED, top_k=40)),
-    likeliest(REAL, drafted=(5,), draws=draws(Purpose.COUPLED, spaced=True, top_p=0.7)),
-    likeliest(SPACED, draws=draws(Purpose.COUPLED, spaced=True, top_k=20)),
+    likeliest(SHARED, drafted=(5,), draws=draws(Purpose.COUPLED, spaced=True, top_p=0.7)),
     likeliest(REAL, adjustments=adjustments((A[0],), repetition_penalty=1.5)),
     likeliest(
         SHARED,
@@ -77,6 +76,23 @@ def test_all_kinds_of_sessions_in_one_step_choose_as_on_the_cpu(seed: int) -> No
     got = made().choose(scores, QUESTIONS)
     assert_same(got, HostChoices(BRIDGE).choose(scores, QUESTIONS))
     assert torch.equal(scores, before)
+
+
+def test_ids_without_a_twin_are_drawn_with_noise_of_their_own() -> None:
+    """Other noise than the CPU's, which nobody shares; those with a twin have the target's."""
+    alone = (~SHARED & SPACED).nonzero().squeeze(1)
+    assert len(alone) > 4
+    scores = torch.full((40, WIDTH), -50.0)
+    scores[:, alone] = 0.0
+    asked = [
+        likeliest(mask, draws=draws(Purpose.COUPLED, mask is SPACED, seed))
+        for seed in range(20)
+        for mask in (REAL, SPACED)
+    ]
+    device = made(sessions=40)
+    tokens = {each.token for each in device.choose(scores, asked)}
+    assert len(tokens) > 4 and tokens <= set(alone.tolist())
+    assert device.choose(scores, asked) == device.choose(scores, asked)
 
 
 def test_committed_text_is_healed_as_on_the_cpu() -> None:

@@ -137,7 +137,8 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
-    decisions = make_decisions(model, config.max_batch_tokens, config.max_sessions, real_ids)
+    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
+    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
     decisions.warm_up()
     pool = make_room(
         model,
