@@ -2,6 +2,7 @@
 
     ceilings    copy bandwidth, bf16 products
     checks      kernels against float64 twins, on fresh random inputs
+    parts       what services are made of, up to a whole engine, against the CPU's own
     decisions   deciding kernels, with torch and two-pass sampling beside
     models      steps at real shapes, random weights: rows, batches, called and replayed
     pair        both services over gRPC on loopback, acceptance scripted; k = 0 against k > 0
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
 
 SECONDS = {  # of each stage; what one doesn't use is the next one's
     "ceilings": 15,
-    "checks": 60,
-    "decisions": 75,
-    "models": 100,
-    "pair": 150,  # finds most of its kernels compiled by the stages before
-    "attention": 30,
-    "drafts": 8,
-    "products": 22,
+    "checks": 55,
+    "parts": 35,
+    "decisions": 70,
+    "models": 95,
+    "pair": 140,  # finds most of its kernels compiled by the stages before
+    "attention": 25,
+    "drafts": 7,
+    "products": 20,
 }
 ONLY_ASKED = {"tune": 240, "profile": 60}
 

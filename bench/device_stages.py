@@ -14,6 +14,7 @@ import torch
 
 from bench.device_attention import Shape, error_table, kernel_table, tile_table
 from bench.device_budget import Budget
+from bench.device_check import run as check_parts
 from bench.device_clock import copy_bytes_per_second
 from bench.device_drafts import check_and_measure
 from bench.device_kernels import CASES, MAIN, check, measure
@@ -85,6 +86,13 @@ def checks(bench: Bench, budget: Budget) -> Row:
     found = error_table(attention, budget)
     for rows, vocab, names in decided:
         found += check(rows, vocab, bench.device, budget, names)
+    return {"checks": found, "wrong": [row for row in found if not row["right"]]}
+
+
+def parts(bench: Bench, budget: Budget) -> Row:
+    """What the services are made of, from copies to a whole engine, against the CPU's own."""
+    found = check_parts(bench.small) if budget.allows("all", 0) else []
+    _free()
     return {"checks": found, "wrong": [row for row in found if not row["right"]]}
 
 

@@ -61,10 +61,11 @@ def summary(found: Row) -> list[str]:
 def _tables(stages: Row) -> Iterator[str]:
     if ceilings := stages.get("ceilings"):
         yield from cells(only([ceilings], "copy_gb_s", "bf16_tflop_s"))
-    if checks := stages.get("checks", {}).get("checks"):
-        wrong = [row for row in checks if not row["right"]]
-        yield f"checks against float64: {len(checks)}, wrong: {len(wrong)}"
-        yield from (f"  {row}" for row in wrong)
+    for name, against in (("checks", "float64"), ("parts", "the CPU's own")):
+        if checks := stages.get(name, {}).get("checks"):
+            wrong = [row for row in checks if not row["right"]]
+            yield f"{name} against {against}: {len(checks)}, wrong: {len(wrong)}"
+            yield from (f"  {row}" for row in wrong)
     for name, columns in (("decisions", DECISION_COLUMNS), ("attention", ATTENTION_COLUMNS)):
         if rows := stages.get(name, {}).get(name):
             kept = [c for c in columns if any(c in row for row in rows)]

@@ -1,4 +1,4 @@
-"""How the device bench prints what it found: tables with a column per key."""
+"""How the device bench prints what it found: lines, and tables with a column per key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 Row = dict[str, Any]
+
+
+def tell(row: Row) -> None:
+    """One row, in one line."""
+    print(" ".join(f"{key}={_cell(value)}" for key, value in row.items()), flush=True)
 
 
 def cells(rows: Sequence[Row]) -> list[str]:

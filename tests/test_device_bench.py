@@ -32,7 +32,8 @@ def test_one_command_runs_every_stage_and_ends_in_a_table(tmp_path: Path) -> Non
     found = json.loads((tmp_path / "device.json").read_text())
     assert list(found["stages"]) == list(device.SECONDS)
     assert not [name for name, stage in found["stages"].items() if "failed" in stage]
-    assert found["stages"]["checks"]["checks"] and not found["stages"]["checks"]["wrong"]
+    for name in ("checks", "parts"):
+        assert found["stages"][name]["checks"] and not found["stages"][name]["wrong"]
     pair = found["stages"]["pair"]
     assert all(row["equal"] == row["outputs"] for row in pair["equality"])
     assert {row["k"] for row in pair["rounds"]} == {0, 3}
