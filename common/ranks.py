@@ -28,6 +28,7 @@ from common.ragged import Chunk
 
 log = logging.getLogger(__name__)
 
+GOODBYE_S = 10.0  # for a rank to say it, once it is told to end
 _NEVER = timedelta(days=3650)
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -72,21 +73,29 @@ class Ranks:
             dist.init_process_group("nccl" if on_gpu else "gloo")
         self._orders = dist.new_group(backend="gloo", timeout=_NEVER)
         self._goodbyes = dist.new_group(backend="gloo", timeout=_NEVER)
+        self._watchers: list[threading.Thread] = []
 
     # --- on rank 0 ----------------------------------------------------------------------------
 
     def watch(self, on_loss: Callable[[RankLost], object]) -> None:
         """Have `on_loss` called, on a thread of its own, for a rank that ends without goodbye."""
         for rank in range(1, self.place.world):
-            threading.Thread(
+            watcher = threading.Thread(
                 target=self._await_goodbye, args=(rank, on_loss), name=f"rank-{rank}", daemon=True
-            ).start()
+            )
+            watcher.start()
+            self._watchers.append(watcher)
 
     def _await_goodbye(self, rank: int, on_loss: Callable[[RankLost], object]) -> None:
         try:
             dist.recv(torch.empty(1, dtype=torch.int64), src=rank, group=self._goodbyes)
         except RuntimeError:
             on_loss(RankLost(f"rank {rank} of {self.place.world} has died; its part of the model"))
+
+    def part(self) -> None:
+        """After the last order: wait until everybody has said goodbye, who would else miss us."""
+        for watcher in self._watchers:
+            watcher.join(GOODBYE_S)
 
     def tell(self, order: Order, numbers: Sequence[int]) -> None:
         """All other ranks take the order before the next one. Raises RankLost."""

@@ -92,11 +92,14 @@ class LeadingModel(PagedModel):
 
     def close(self) -> None:
         """Let the other ranks end. The model can't be used any more."""
+        ranks, self._ranks = self._ranks, None
+        if ranks is None:
+            return
         try:
-            self._tell(Order.END, ())
+            ranks.tell(Order.END, ())
+            ranks.part()
         except RankLost as cause:
             log.warning("%s", cause)
-        self._ranks = None
 
     def _tell(self, order: Order, numbers: Sequence[int]) -> None:
         if self._ranks is not None:
