@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.device_budget import Budget
 from bench.device_children import Child, free_address
-from bench.device_folders import END, make_folder
+from bench.device_folders import IDS, make_folder
 from bench.device_script import Script, expected_length
 from bench.device_steps import SHAPES, SMALL, ModelShape
 from bench.device_table import Row
@@ -111,7 +111,7 @@ async def _crowd(
 
 def _prompt(stream: int, length: int) -> tuple[int, ...]:
     """Bytes; each stream has a first one of its own."""
-    return (stream, *((7 * stream + 31 * place) % END for place in range(1, length)))
+    return (stream, *((7 * stream + 31 * place) % IDS for place in range(1, length)))
 
 
 def _line(streams: int, k: int, rate: float, outputs: Sequence[Output]) -> Row:

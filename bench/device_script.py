@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from bench.device_folders import END
+from bench.device_folders import IDS
 from common import rng
 from drafter.engine import DraftEngine, DraftSession
 
@@ -57,7 +57,7 @@ class Script:
         if truth is None or own is None or len(before) >= len(truth):
             return own
         right = truth[len(before)]
-        return right if self._stands[before[0]][len(before)] else (right + 1) % END
+        return right if self._stands[before[0]][len(before)] else (right + 1) % IDS
 
 
 def stands(stream: int, length: int, rate: float) -> list[bool]:

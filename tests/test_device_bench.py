@@ -13,7 +13,7 @@ import torch
 
 from bench import device, device_kernels
 from bench.device_budget import Budget
-from bench.device_folders import END
+from bench.device_folders import IDS
 from bench.device_script import Script, expected_length, stands
 from bench.device_stages import Bench
 from bench.device_summary import summary
@@ -90,11 +90,11 @@ def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path
     script = Script(path)
     script.refresh()
     assert script.token([5, 1], 9) == 9  # nothing is recorded: the model's own
-    truth = [5, 1, 7, 8, 9, END - 1]
+    truth = [5, 1, 7, 8, 9, IDS - 1]
     Script.write(path, 0.5, [truth])
     script.refresh()
     for place, right in zip(range(1, len(truth)), truth[1:], strict=True):
         found = script.token(truth[:place], 0)
-        assert found == (right if stands(5, len(truth), 0.5)[place] else (right + 1) % END)
+        assert found == (right if stands(5, len(truth), 0.5)[place] else (right + 1) % IDS)
     assert script.token(truth, 9) == 9
     assert script.token([6, 1], 9) == 9
