@@ -87,7 +87,7 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
             runs.append(_line(streams, 0, 0.0, outputs))
             if alone:
                 told = await _compared(client, prompts, alone, outputs)
-                equal.append({"streams": streams, "k": 0, "scripted": 0.0, **told})
+                equal.append({"how": "greedy", "streams": streams, "k": 0, **told})
             alone = alone or outputs
         for rate in plan.rates if alone else ():
             truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=True)]
@@ -98,14 +98,30 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
                 outputs = await _crowd(client, prompts[:streams], plan.new, plan.k)
                 runs.append(_line(streams, plan.k, rate, outputs))
                 told = await _compared(client, prompts, alone, outputs)
-                equal.append({"streams": streams, "k": plan.k, "scripted": rate, **told})
+                how = f"greedy, {rate} scripted"
+                equal.append({"how": how, "streams": streams, "k": plan.k, **told})
+        few = prompts[: plan.streams[1]]
+        if budget.allows("coupled sessions at two k"):
+            one, other = [await _crowd(client, few, plan.new, k, seeded=True) for k in (0, plan.k)]
+            told = await _compared(client, few, one, other)
+            equal.append({"how": "coupled", "streams": len(few), "k": plan.k, **told})
     return {"rounds": runs, "equality": equal}
 
 
 async def _crowd(
-    client: Client, prompts: Sequence[tuple[int, ...]], new: int, k: int
+    client: Client, prompts: Sequence[tuple[int, ...]], new: int, k: int, seeded: bool = False
 ) -> list[Output]:
-    asked = [Request(new, prompt_ids=ids, draft_steps=k, ignore_eos=True) for ids in prompts]
+    """All at once: greedy, or seeded at temperature 0.8, which is the coupled rule."""
+    asked = [
+        Request(
+            new,
+            prompt_ids=ids,
+            draft_steps=k,
+            ignore_eos=True,
+            sampling=SamplingParams(temperature=0.8, seed=ids[0]) if seeded else SamplingParams(),
+        )
+        for ids in prompts
+    ]
     return list(await asyncio.gather(*(client.generate(request) for request in asked)))
 
 

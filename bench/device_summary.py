@@ -101,7 +101,7 @@ def _without(row: Row, name: str) -> Row:
 
 
 def _equality(row: Row) -> str:
-    line = f"{row['streams']} streams, k = {row['k']}, {row['scripted']} scripted: "
+    line = f"{row['streams']} streams, k = {row['k']}, {row['how']}: "
     line += f"{row['equal']} of {row['outputs']} as the target alone"
     if row["differ"]:
         first = row["differ"][0]
