@@ -90,7 +90,7 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
                 equal.append({"how": "greedy", "streams": streams, "k": 0, **told})
             alone = alone or outputs
         for rate in plan.rates if alone else ():
-            truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=True)]
+            truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=False)]
             Script.write(script, rate, truths)
             for streams in plan.streams:
                 if not budget.allows(f"{streams} streams at k = {plan.k}, {rate} scripted"):

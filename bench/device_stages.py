@@ -6,6 +6,7 @@ Knows shapes, and the tiny ones of a machine without a GPU. Refuses to know how 
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,5 +177,6 @@ def profile(bench: Bench, budget: Budget) -> Row:
 
 
 def _free() -> None:
+    gc.collect()  # a model and its recorded steps know each other
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
