@@ -97,7 +97,7 @@ class DraftEngine:
         self._waiting: dict[DraftSession, None] = {}
         self._steps = 0
         self._choices = HostChoices(bridge) if choices is None else choices
-        self._thread = EngineThread("draft-engine", self.step, threads, self._choices.enter)
+        self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
 

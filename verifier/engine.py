@@ -68,7 +68,11 @@ class VerifierEngine:
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._decisions = HostDecisions(real_ids) if decisions is None else decisions
         self._thread = EngineThread(
-            "verifier-engine", self.step, threads, self._decisions.enter, model.close
+            "verifier-engine",
+            self.step,
+            threads,
+            enter=self._decisions.enter,
+            at_end=model.close,
         )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
