@@ -88,7 +88,7 @@ class Served:
         return (self._log / f"{rank}.log").read_text()
 
     def spec(self, prompt: tuple[int, ...]) -> OpenSession:
-        return OpenSession(prompt, NEW, files("wide").sha256)
+        return OpenSession(prompt, NEW, files("wide").sha256, ignore_eos=True)
 
     async def ends(self) -> list[int]:
         return [await asyncio.to_thread(rank.wait, READY_S) for rank in self.ranks]
@@ -138,7 +138,10 @@ async def _alone(folder: Path) -> list[list[int]]:
     """The same weights in one process, as a verifier serves them."""
     model = PagedModel.load(folder, threads=1)
     async with serving_verifier(model, files("wide")) as verifier:
-        return [await checked(verifier, verifier.open(prompt, NEW), [], 0) for prompt in PROMPTS]
+        return [
+            await checked(verifier, verifier.open(prompt, NEW, ignore_eos=True), [], 0)
+            for prompt in PROMPTS
+        ]
 
 
 @pytest.mark.long
