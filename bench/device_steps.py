@@ -55,7 +55,10 @@ SHAPES = [
     ModelShape("1.5B", 1536, 8960, 28, 12, 2, True, 151_936),
     ModelShape("7B", 3584, 18944, 28, 28, 4, False, 152_064),
 ]
-SMALL = [ModelShape("tiny", 64, 96, 2, 4, 2, True, 256)]
+SMALL = [
+    ModelShape("tiny", 64, 96, 2, 4, 2, True, 320),
+    ModelShape("small", 96, 128, 2, 4, 2, False, 320),
+]
 
 
 class Steps:
@@ -80,7 +83,7 @@ class Steps:
             kernels=True,
             fuse=fuse,
         )
-        self.context = context
+        self.context = self._longest = context
         pages = -(-(context + 16) // PAGE_SIZE)
         pool = PagePool(sessions * pages, PAGE_SIZE)
         self.tables = [pool.table() for _ in range(sessions)]
@@ -102,6 +105,13 @@ class Steps:
             Chunk([(31 * i + 7 * place) % vocab for i in range(rows)], table, rows)
             for place, table in enumerate(self.tables[:sessions])
         ]
+
+    def at(self, context: int) -> None:
+        """From now on contexts are so long, at most as long as they were made."""
+        assert context <= self._longest
+        self.context = context
+        for table in self.tables:
+            table.length = context
 
     def kv_bytes(self, sessions: int, rows: int) -> int:
         return sessions * (self.context + rows) * self.model.bytes_per_token

@@ -53,10 +53,14 @@ class EngineThread:
         step: Callable[[], bool],
         threads: int = 0,
         enter: Callable[[], None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """threads: of each operation, 0 for torch's own choice (all cores). enter: called first."""
+        """threads: of each operation, 0 for torch's own choice (all cores).
+
+        enter, at_end: called first and last on the thread, whyever it ends.
+        """
         self._step = step
-        self._enter = enter
+        self._enter, self._at_end = enter, at_end
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._busy_since: float | None = None  # written by the thread, read by anyone
@@ -121,6 +125,7 @@ class EngineThread:
                 log.debug("the engine died after its event loop had closed")
         finally:
             self._busy_since = None
+            self._at_end()
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""

@@ -64,6 +64,13 @@ class PageTable:
         self._numbers = array("i")  # the same, for `numbers`
         self.length = 0
 
+    @classmethod
+    def told(cls, pages: array[int], length: int) -> PageTable:
+        """Pages that another process's pool has given out, to be read by number; it can't grow."""
+        table = cls(PagePool(1, 1))
+        table.pages, table._numbers, table.length = list(pages), pages, length
+        return table
+
     def missing_pages(self, tokens: int) -> int:
         """Pages that must come free before `reserve(tokens)` can work; none if 0 or less."""
         return self._pool.pages_for(tokens) - len(self.pages) - len(self._pool._free)

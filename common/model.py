@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from accelerate import init_empty_weights
@@ -119,8 +119,12 @@ class PagedModel:
         threads: int = 0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
-    ) -> PagedModel:
-        """Load from safetensors in `folder`; never code, never pickles. See __init__."""
+        **spread: Any,
+    ) -> Self:
+        """Load from safetensors in `folder`; never code, never pickles. See __init__.
+
+        spread: over which processes, if it isn't this one alone (common/sharded_model.py).
+        """
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -128,6 +132,7 @@ class PagedModel:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            **spread,
         )
         # What model code computes at construction (Gemma's embedding scale, say) was rounded to
         # that dtype; take it from a float32 twin without weights.
@@ -137,7 +142,10 @@ class PagedModel:
         for name, buffer in twin.named_buffers():
             if name not in stored:
                 model.get_buffer(name).data = buffer
-        return cls(model, packing, threads, device, dtype)
+        return cls(model, packing, threads, device, dtype, fuse=not spread)
+
+    def close(self) -> None:
+        """Nobody will call any more; for models that others hold a part of."""
 
     @property
     def bytes_per_token(self) -> int:

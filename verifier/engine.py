@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from common.engine_thread import EngineThread, Mailbox
-from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong
+from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
@@ -68,7 +68,11 @@ class VerifierEngine:
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._decisions = HostDecisions(real_ids) if decisions is None else decisions
         self._thread = EngineThread(
-            "verifier-engine", self.step, threads, enter=self._decisions.enter
+            "verifier-engine",
+            self.step,
+            threads,
+            enter=self._decisions.enter,
+            at_end=model.close,
         )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
@@ -89,6 +93,8 @@ class VerifierEngine:
             outcomes = self._decisions.decide(batch, logits)
             forwarded += self._decisions.lag_s
             self._pass_s = forwarded - began
+        except RankLost:
+            raise
         except Exception as cause:
             self._fail(batch, cause)
             return True
@@ -149,6 +155,14 @@ class VerifierEngine:
         """Free the session's pages before the next step. Must be called once per `open`."""
         self._open_sessions -= 1
         self._thread.call(lambda: self._batcher.remove(session))
+
+    def die_of(self, cause: Exception) -> None:
+        """End as if a step had raised `cause`; from any thread."""
+
+        def die() -> None:
+            raise cause
+
+        self._thread.call(die)
 
     @property
     def open_sessions(self) -> int:

@@ -14,7 +14,6 @@ import grpc
 import torch
 
 from common import wire_verify
-from common.device import choose_device
 from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
@@ -22,6 +21,7 @@ from common.grpc_server import Service
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
+from common.ranks import torchrun_place
 from common.tokenizer import TokenizerFiles, Vocabulary
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
@@ -30,6 +30,7 @@ from common.wire import check_ids
 from verifier.config import VerifierConfig
 from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
+from verifier.ranks import follow_rank_0, load_target, watch
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
@@ -130,11 +131,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
 
 def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerFiles]:
     """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
-    device = choose_device(config.device, config.dtype)
-    log.info("%s on %s", config.model, device)
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads, device.place, device.dtype)
+    model, device, ranks = load_target(config, folder)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
@@ -166,6 +165,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         config.threads,
         decisions,
     )
+    watch(ranks, engine)
     info = ModelInfo(
         model=config.model,
         tokenizer_sha256=files.sha256,
@@ -213,7 +213,14 @@ def make_decisions(
 
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
-    """Load, serve until a signal, drain. `on_ready` gets the bound port."""
+    """Load, serve until a signal, drain. `on_ready` gets the bound port.
+
+    On the ranks that follow, if there are some: hold a part of the model until rank 0 ends.
+    """
+    place = torchrun_place()
+    if place is not None and place.rank:
+        await follow_rank_0(config, place)
+        return
     engine, info, files = await asyncio.to_thread(build, config)
     if info.row_invariant:
         log.info("%s: row-invariant", config.model)
