@@ -7,7 +7,7 @@ anything is shown; generate, demo and the benchmarks all come through here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from cli.output import Output, Piece, Statistics
@@ -15,7 +15,7 @@ from common.errors import IncompleteStream
 from common.grpc_channel import ClientTls, open_channel
 from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.sampling import SamplingParams
-from common.types import AcceptanceRule, BridgeMode, TokenLogprobs
+from common.types import AcceptanceRule, BridgeMode, Origin, TokenLogprobs
 from common.wire_generate import (
     bridge_to_pb,
     origin_from_pb,
@@ -43,6 +43,7 @@ class Request:
     ignore_eos: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)  # greedy
     rule: AcceptanceRule | None = None  # None: what suits the sampling and the pair
+    resumed_ids: tuple[int, ...] = ()  # output of an earlier stream of this request
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,14 @@ class Client:
     """
 
     def __init__(
-        self, address: str, tls: ClientTls | None = None, limit: int = MAX_MESSAGE_BYTES
+        self,
+        address: str,
+        tls: ClientTls | None = None,
+        limit: int = MAX_MESSAGE_BYTES,
+        token: str | None = None,
     ) -> None:
+        """token: for a drafter that asks for one."""
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = open_channel(address, limit, tls)
         self._stub = drafter_pb2_grpc.DrafterServiceStub(self._channel)
 
@@ -88,7 +95,7 @@ class Client:
         await self._channel.close()
 
     async def pair(self) -> Pair:
-        answer = await self._stub.GetPair(drafter_pb2.GetPairRequest())
+        answer = await self._stub.GetPair(drafter_pb2.GetPairRequest(), metadata=self._metadata)
         return Pair(
             target_model=answer.target_model,
             draft_model=answer.draft_model,
@@ -107,9 +114,11 @@ class Client:
     ) -> Output:
         """Run one request, calling `on_piece` as text comes; a tail is a piece of its own."""
         gathered = _Gathered()
-        async for response in self._stub.Generate(_request_to_pb(request), timeout=timeout_s):
-            for message in response.pieces:
-                piece = _piece_from_pb(message)
+        message = _request_to_pb(request)
+        call = self._stub.Generate(message, timeout=timeout_s, metadata=self._metadata)
+        async for response in call:
+            for each in response.pieces:
+                piece = _piece_from_pb(each)
                 gathered.pieces.append(piece)
                 on_piece(piece)
             if response.HasField("summary"):
@@ -118,8 +127,7 @@ class Client:
             raise IncompleteStream("the drafter's stream ended without a summary")
         tail = gathered.summary.tail_text
         if tail:
-            last = gathered.pieces[-1]
-            on_piece(Piece(last.token_id, tail, last.origin, last.logprobs))
+            on_piece(_tail_piece(tail, gathered.pieces, request))
         return Output(
             text="".join(piece.text for piece in gathered.pieces) + tail,
             token_ids=tuple(piece.token_id for piece in gathered.pieces),
@@ -127,6 +135,12 @@ class Client:
             statistics=_statistics_from_pb(gathered.summary),
             logprobs=tuple(piece.logprobs for piece in gathered.pieces if piece.logprobs),
         )
+
+
+def _tail_piece(tail: str, pieces: list[Piece], request: Request) -> Piece:
+    if pieces:
+        return replace(pieces[-1], text=tail)
+    return Piece(request.resumed_ids[-1], tail, Origin.VERIFIER)
 
 
 def _piece_from_pb(message: drafter_pb2.Piece) -> Piece:
@@ -145,6 +159,7 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
         bridge_mode=bridge_to_pb(request.bridge),
         ignore_eos=request.ignore_eos,
         stop=request.stop,
+        resumed_token_ids=request.resumed_ids,
         rule=rule_to_pb(request.rule),
         sampling=sampling_to_pb(request.sampling, drafter_pb2.GenerateRequest.Sampling()),
     )

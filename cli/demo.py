@@ -81,9 +81,10 @@ def demo(
     verifier_address, drafter_address = free_addresses(2)
     steps = str(MAX_STEPS)
     # A name rather than a folder where both will do: it is what the services then call their model.
-    verifier = ["verifier", "--model", target, "--max-draft-tokens", steps]
+    verifier = ["verifier", "--model", target, "--max-draft-tokens", steps, "--reflection"]
     drafter = ["drafter", "--model", draft, "--verifier", verifier_address]
     drafter += ["--verifier-timeout-s", str(START_S), "--max-draft-steps", steps]
+    drafter += ["--reflection"]
     logs = cache_folder() / "logs"
     console.print(f"[dim]models {target_folder} and {draft_folder}; logs in {logs}[/dim]")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the children

@@ -14,13 +14,12 @@ from typing import Any
 import click
 import grpc
 
-from cli.client import Client, Request
+from cli.client import Request
+from cli.connection_options import Connection, connection_options
+from cli.resuming import generate_resuming
 from cli.sampling_options import sampling_of, sampling_options
 from cli.streaming import PieceWriter, one_line, rpc_line
-from common.grpc_channel import ClientTls
 from common.types import AcceptanceRule, BridgeMode
-
-ADDRESS = "127.0.0.1:50052"
 
 
 @click.command("generate")
@@ -64,16 +63,17 @@ ADDRESS = "127.0.0.1:50052"
     type=click.Choice([mode.value for mode in BridgeMode]),
     help="How drafts cross between the vocabularies. Left out: the drafter's setting.",
 )
-@click.option(
-    "--address",
-    default=ADDRESS,
-    envvar="CROSSDRAFT_ADDRESS",
-    show_default=True,
-    show_envvar=True,
-    help="Where the drafter listens.",
-)
-@click.option("--tls-ca", help="PEM file that signed the drafter's certificate; connect over TLS.")
+@connection_options
 @click.option("--timeout-s", type=float, help="Give up after so many seconds.")
+@click.option(
+    "--retry",
+    "retry_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="When the drafter is lost or full, ask again for so long; the text goes on where it "
+    "stopped.",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end, and nothing else."
 )
@@ -87,9 +87,9 @@ def generate(
     rule: str | None,
     draft_steps: int | None,
     bridge: str | None,
-    address: str,
-    tls_ca: str | None,
+    connection: Connection,
     timeout_s: float | None,
+    retry_s: float,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -113,25 +113,34 @@ def generate(
         rule=AcceptanceRule(rule) if rule else None,
     )
     as_json = as_json or request.sampling.logprobs is not None
-    tls = ClientTls(tls_ca) if tls_ca else None
     try:
-        asyncio.run(_generate(address, tls, request, timeout_s, as_json))
+        asyncio.run(_generate(connection, request, timeout_s, retry_s, as_json))
     except grpc.aio.AioRpcError as error:
         click.echo(rpc_line(error), err=True)
         sys.exit(1)
 
 
 async def _generate(
-    address: str, tls: ClientTls | None, request: Request, timeout_s: float | None, as_json: bool
+    connection: Connection, request: Request, timeout_s: float | None, retry_s: float, as_json: bool
 ) -> None:
-    async with Client(address, tls) as client:
-        if as_json:
-            output = await client.generate(request, timeout_s=timeout_s)
-            click.echo(json.dumps(output.as_json(), ensure_ascii=False))
-            return
-        writer = PieceWriter()
+    writer = PieceWriter()
+
+    def paused(error: Exception) -> None:
+        click.echo(f"\n{rpc_line(error)}; asking again", err=True)
+
+    async with connection.client() as client:
         try:
-            output = await client.generate(request, writer, timeout_s)
+            output = await generate_resuming(
+                client,
+                request,
+                retry_s,
+                (lambda piece: None) if as_json else writer,
+                timeout_s,
+                paused,
+            )
         finally:
             writer.end()
+    if as_json:
+        click.echo(json.dumps(output.as_json(), ensure_ascii=False))
+    else:
         click.echo(one_line(output.statistics), err=True)

@@ -69,6 +69,8 @@ def one_line(statistics: Statistics) -> str:
     return " · ".join(parts)
 
 
-def rpc_line(error: grpc.aio.AioRpcError) -> str:
+def rpc_line(error: Exception) -> str:
     """A failed call in one line: "STATUS: message"."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return " ".join(str(error).split())
     return " ".join(f"{error.code().name}: {error.details()}".split())

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from common.grpc_server import Drain, GrpcServer, ServerSettings, Service
+
+# Calls that one address may have in progress, for each session that there may be: enough to see in
+# a refusal that the service is full, rather than that the caller is greedy.
+PEER_STREAMS = 4
 
 
 class Engine(Protocol):
@@ -30,7 +34,10 @@ class Engine(Protocol):
 def settings_of(config: Any) -> ServerSettings:
     """The shell's part of a service's configuration: the fields that both have."""
     names = [field.name for field in fields(ServerSettings) if hasattr(config, field.name)]
-    return ServerSettings(**{name: getattr(config, name) for name in names})
+    settings = ServerSettings(**{name: getattr(config, name) for name in names})
+    if settings.max_streams_per_peer is None:
+        return replace(settings, max_streams_per_peer=PEER_STREAMS * config.max_sessions)
+    return settings
 
 
 async def serve_engine(

@@ -108,6 +108,24 @@ class OverCapacity(CrossdraftError):
         )
 
 
+class Unauthenticated(CrossdraftError):
+    """The call carries no token, or none that is known. Never tells the token."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, field="authorization")
+
+
+class IdleTooLong(CrossdraftError):
+    """The other end neither sent nor read for so long that what it holds is freed."""
+
+    status = grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def __init__(self, what: str, limit_s: float) -> None:
+        super().__init__(f"{what} for {limit_s:g} s, which is the limit", limit_s=f"{limit_s:g}")
+
+
 class Draining(CrossdraftError):
     """The service is shutting down and takes no new sessions."""
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from common.errors import ConfigError
+from common.renewing_channel import RenewingChannel
+from common.tls import Pems, TlsFiles, WatchedTls, channel_credentials
 
 PING_EVERY_MS = 20_000
 PING_TIMEOUT_MS = 10_000
 PING_PERMITTED_EVERY_MS = 10_000  # less than PING_EVERY_MS, for clocks that differ
+
+MAX_METADATA_BYTES = 8192
 
 Options = list[tuple[str, int | str]]
 
@@ -30,6 +32,7 @@ class ClientTls:
     ca: str
     certificate: str | None = None
     key: str | None = None
+    name: str | None = None  # that the server's certificate must have; None: the address's host
 
 
 def shared_options(max_message_bytes: int) -> Options:
@@ -44,7 +47,11 @@ def shared_options(max_message_bytes: int) -> Options:
     ]
 
 
-def server_options(max_message_bytes: int, max_connection_age_s: float | None = None) -> Options:
+def server_options(
+    max_message_bytes: int,
+    max_metadata_bytes: int = MAX_METADATA_BYTES,
+    max_connection_age_s: float | None = None,
+) -> Options:
     options: Options = []
     if max_connection_age_s is not None:
         # Clients find servers that came later, since they look up addresses when a connection ends.
@@ -53,6 +60,9 @@ def server_options(max_message_bytes: int, max_connection_age_s: float | None = 
     return [
         *options,
         *shared_options(max_message_bytes),
+        # Between the two gRPC would refuse at random.
+        ("grpc.max_metadata_size", max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", max_metadata_bytes),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
         # Two servers on one port must fail loudly, rather than share the calls at random.
         ("grpc.so_reuseport", 0),
@@ -71,10 +81,10 @@ def channel_options(max_message_bytes: int, service: str | None = None) -> Optio
         # A name is looked up again when a connection is lost, but by default no sooner than 30 s
         # after the last time: too long for those that wait for a replacement.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-        # A server that restarts is found again within seconds, not after the default's two minutes.
+        # A server that restarts is found again within a second, not after gRPC's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 500),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
         # One channel, one connection: otherwise two channels of a process share one.
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -86,29 +96,25 @@ def open_channel(
     tls: ClientTls | None = None,
     service: str | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to "host:port", not connected yet. Raises ConfigError on unreadable files.
+    """A channel to "host:port", not connected yet. Raises ConfigError on files that won't do.
 
-    `address` may be any name that gRPC knows ("dns:///host:port"); of several servers behind it,
-    calls go to each in turn. `service`: to those only whose health says that this one is served.
+    `address` may be any name that gRPC knows ("dns:///host:port", "ipv4:host:port,host:port"); of
+    several servers behind it, calls go to each in turn. `service`: to those only whose health says
+    that this one is served. Certificates are read again when their files change, for calls that
+    begin from then on.
     """
     options = channel_options(max_message_bytes, service)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=read_pem(tls.ca),
-        private_key=read_pem(tls.key) if tls.key else None,
-        certificate_chain=read_pem(tls.certificate) if tls.certificate else None,
-    )
-    return grpc.aio.secure_channel(address, credentials, options=options)
+    if tls.name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.name))
 
+    def secure(pems: Pems) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, channel_credentials(pems), options=options)
 
-def read_pem(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as cause:
-        raise ConfigError(f"can't read {path}: {cause.strerror}") from cause
+    return RenewingChannel(secure, WatchedTls(TlsFiles(tls.certificate, tls.key, tls.ca)))
 
 
 def _is_loopback(address: str) -> bool:

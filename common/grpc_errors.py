@@ -14,24 +14,34 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing
 from typing import Any
 
 import grpc
 
-from common.errors import CrossdraftError, MalformedMessage
+from common.errors import CrossdraftError, IdleTooLong, MalformedMessage
+from common.idle_limit import within
 
 log = logging.getLogger(__name__)
 
 # Trailing metadata: the name of the error's class. A broken transport's status comes without it.
 ERROR_KEY = "error"
+LAST_STATUS_S = 0.5  # for the status of a call that has just ended to leave
 MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
+
+
+# What a call passes before its handler: (method, context); raises what it is refused for, and ends
+# with the call.
+Guard = Callable[[str, grpc.aio.ServicerContext], AbstractContextManager[object]]
 
 
 class ErrorMapping(grpc.aio.ServerInterceptor):
     """Maps errors and counts the calls in progress."""
 
-    def __init__(self) -> None:
+    def __init__(self, guards: Sequence[Guard] = (), idle_timeout_s: float | None = None) -> None:
+        """idle_timeout_s: how long a client may take to read a message of a stream."""
+        self._guards = guards
+        self._idle_timeout_s = idle_timeout_s
         self.calls: dict[str, int] = {}  # full service name -> calls in progress
         self._ended = asyncio.Event()
 
@@ -57,15 +67,21 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         )
 
     def _guarded(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Awaitable[Any]]:
-        run = _writing(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
+        run = self._writing(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
         service = method.split("/")[1]
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self.calls[service] = self.calls.get(service, 0) + 1
             try:
-                if isinstance(request, MalformedMessage):
-                    raise request
-                return await run(request, context)
+                with ExitStack() as passed:
+                    for guard in self._guards:
+                        passed.enter_context(guard(method, context))
+                    if isinstance(request, MalformedMessage):
+                        raise request
+                    return await run(request, context)
+            except _Unread as error:
+                log.info("%s: %s", method, error.__cause__)
+                await _cut_off(context, error)
             except CrossdraftError as error:
                 log.info("%s: %s: %s", method, error.status.name, error)
                 await abort(context, error)
@@ -86,6 +102,21 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
 
         return call
 
+    def _writing(
+        self, behaviour: Callable[..., AsyncGenerator[Any, None]]
+    ) -> Callable[..., Awaitable[None]]:
+        limit_s = self._idle_timeout_s
+
+        async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
+            async with aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    try:
+                        await within(context.write(response), limit_s, "the client read nothing")
+                    except IdleTooLong as cause:
+                        raise _Unread from cause
+
+        return write_all
+
 
 async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> None:
     """End the call with the error's status, message and details. Always raises."""
@@ -98,6 +129,23 @@ async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> No
         for key, value in {ERROR_KEY: type(error).__name__, **error.details}.items()
     )
     await context.abort(error.status, message, details)
+
+
+class _Unread(Exception):
+    """A client doesn't read what it asked for. Its cause is what to tell it."""
+
+
+async def _cut_off(context: grpc.aio.ServicerContext, error: _Unread) -> None:
+    """End a call whose client may not read its status either, since that waits behind the rest.
+
+    gRPC resets the stream of a handler that was cancelled.
+    """
+    assert isinstance(error.__cause__, CrossdraftError)
+    try:
+        async with asyncio.timeout(LAST_STATUS_S):
+            await abort(context, error.__cause__)
+    except TimeoutError:
+        raise asyncio.CancelledError from error
 
 
 def _parsing(
@@ -120,15 +168,6 @@ def _parsing(
             return error
 
     return parse_or_refuse
-
-
-def _writing(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Awaitable[None]]:
-    async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
-        async with aclosing(behaviour(request, context)) as responses:
-            async for response in responses:
-                await context.write(response)
-
-    return write_all
 
 
 def _parts(

@@ -17,13 +17,14 @@ from typing import Any
 import grpc
 
 from common.errors import ConfigError, EngineDied
-from common.grpc_channel import read_pem, server_options
-from common.grpc_errors import ErrorMapping
+from common.grpc_channel import server_options
+from common.grpc_errors import LAST_STATUS_S, ErrorMapping
+from common.guards import guards
 from common.health import Health
+from common.tls import TlsFiles, WatchedTls, server_credentials
 
 log = logging.getLogger(__name__)
 
-LAST_STATUS_S = 0.5  # for the statuses of calls that have just ended to leave
 
 Drain = Callable[[], Awaitable[None]]
 
@@ -35,11 +36,14 @@ class ServerSettings:
     listen: str  # "host:port"; port 0 takes any free one
     max_message_bytes: int
     grace_s: float
-    reflection: bool = True
+    reflection: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    max_concurrent_rpcs: int | None = None
+    bearer_tokens: str | None = None  # a file
+    idle_timeout_s: float | None = None  # for a client to read one message of a stream
+    max_metadata_bytes: int = 8192
+    max_streams_per_peer: int | None = None  # None: any number
     health_listen: str | None = None  # health alone, without TLS
     max_connection_age_s: float | None = None
 
@@ -59,7 +63,9 @@ class GrpcServer:
     def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
         self._settings = settings
         self._services = services
-        self._errors = ErrorMapping()
+        self._errors = ErrorMapping(
+            guards(settings.bearer_tokens, settings.max_streams_per_peer), settings.idle_timeout_s
+        )
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
         self.health = Health([service.full_name for service in services])
@@ -70,8 +76,11 @@ class GrpcServer:
         settings = self._settings
         server = grpc.aio.server(
             interceptors=[self._errors],
-            options=server_options(settings.max_message_bytes, settings.max_connection_age_s),
-            maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
+            options=server_options(
+                settings.max_message_bytes,
+                settings.max_metadata_bytes,
+                settings.max_connection_age_s,
+            ),
         )
         for service in self._services:
             service.register(service.servicer, server)
@@ -92,28 +101,40 @@ class GrpcServer:
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
         """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.
 
-        Raises EngineDied once `die` was called: all calls have been cut off then.
+        A second signal ends it at once. Raises EngineDied once `die` was called: all calls have
+        been cut off then.
         """
         loop = asyncio.get_running_loop()
-        signalled = asyncio.Event()
+        signalled, hurried = asyncio.Event(), asyncio.Event()
+
+        def receive() -> None:
+            (hurried if signalled.is_set() else signalled).set()
+
         caught = (signal.SIGTERM, signal.SIGINT)
         for number in caught:
-            loop.add_signal_handler(number, signalled.set)
+            loop.add_signal_handler(number, receive)
         draining = asyncio.create_task(self._drain_once(signalled, on_drain))
         died = asyncio.create_task(self._died.wait())
+        hurrying = asyncio.create_task(hurried.wait())
         try:
-            await asyncio.wait([draining, died], return_when=asyncio.FIRST_COMPLETED)
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([draining, died, hurrying], return_when=first)
             if self._died.is_set():
                 await self.set_serving(False)
                 await self.stop()
                 raise EngineDied("the engine died; the log says why")
+            if hurried.is_set():
+                log.warning("a second signal: ending now")
+                await self.stop()
+                return
             await draining
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
             draining.cancel()
             died.cancel()
-            await asyncio.wait([draining, died])
+            hurrying.cancel()
+            await asyncio.wait([draining, died, hurrying])
 
     async def unless_dead(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, which may wait for the engine. Raises EngineDied if that dies meanwhile."""
@@ -196,10 +217,5 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
-    assert settings.tls_certificate
-    assert settings.tls_key
-    return grpc.ssl_server_credentials(
-        [(read_pem(settings.tls_key), read_pem(settings.tls_certificate))],
-        root_certificates=read_pem(settings.tls_client_ca) if settings.tls_client_ca else None,
-        require_client_auth=settings.tls_client_ca is not None,
-    )
+    files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    return server_credentials(WatchedTls(files))

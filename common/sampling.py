@@ -15,7 +15,7 @@ from common.errors import InvalidField
 MIN_TEMPERATURE = 1e-6  # below it, except 0, float32 logits overflow
 MAX_TEMPERATURE = 100.0
 MAX_BIAS = 100.0
-MAX_BIASED_IDS = MAX_STOP_IDS = 4096  # each may be an entry of every row of every round
+MAX_BIASES = 1024  # of one request
 MIN_REPETITION, MAX_REPETITION = 0.01, 100.0  # below it logits overflow, or divide by 0
 MAX_PENALTY = 2.0  # presence and frequency, as OpenAI's API has them
 MAX_LOGPROBS = 20
@@ -94,9 +94,10 @@ class SamplingParams:
 
     def _check_bias(self) -> None:
         field = "sampling.logit_bias"
-        if len(self.logit_bias) > MAX_BIASED_IDS:
-            limit = f"at most {MAX_BIASED_IDS}"
-            raise InvalidField(field, f"{len(self.logit_bias)} ids long", limit)
+        if len(self.logit_bias) > MAX_BIASES:
+            raise InvalidField(
+                field, f"{len(self.logit_bias)} entries long", f"at most {MAX_BIASES}"
+            )
         for token_id, bias in self.logit_bias:
             if not 0 <= token_id <= MAX_ID:
                 raise InvalidField(field, f"for id {token_id}", f"from 0 to {MAX_ID}")

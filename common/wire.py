@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from common.errors import InvalidField, MissingMessage
-from common.sampling import MAX_STOP_IDS
+
+MAX_STOP_IDS = 1024
 
 E = TypeVar("E", bound=Enum)
 
@@ -26,10 +27,10 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
             raise InvalidField(f"{field}[{index}]", token_id, f"in [0, {vocab_size})")
 
 
-def check_stop_ids(field: str, ids: Sequence[int]) -> None:
-    """Refuse more than anyone needs, before they are looked at one by one."""
-    if len(ids) > MAX_STOP_IDS:
-        raise InvalidField(field, f"{len(ids)} ids long", f"at most {MAX_STOP_IDS}")
+def check_stop_count(field: str, count: int) -> None:
+    """Refuse more stop ids than a session may have."""
+    if count > MAX_STOP_IDS:
+        raise InvalidField(field, f"{count} ids long", f"at most {MAX_STOP_IDS}")
 
 
 def refuse_unknown_fields(name: str, message: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from common.errors import InvalidField
 from common.pb import verifier_pb2
-from common.sampling import SamplingParams
+from common.sampling import MAX_BIASES, SamplingParams
 from common.types import SparseRow, TokenLogprobs
 from common.wire import refuse_unknown_fields
 
@@ -45,6 +45,9 @@ def sampling_to_pb(params: SamplingParams, empty: S) -> S:
 def sampling_from_pb(message: Any, name: str = "sampling") -> SamplingParams:
     """Of either service's Sampling. Raises InvalidField, naming the parameter."""
     refuse_unknown_fields(name, message)
+    if len(message.logit_bias) > MAX_BIASES:
+        count = f"{len(message.logit_bias)} entries long"
+        raise InvalidField("sampling.logit_bias", count, f"at most {MAX_BIASES}")
     given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     return SamplingParams(
         **given,

@@ -22,7 +22,7 @@ from common.types import (
     SparseRow,
     Verdict,
 )
-from common.wire import check_stop_ids, enum_from_pb, refuse_unknown_fields
+from common.wire import enum_from_pb, refuse_unknown_fields
 from common.wire_sampling import (
     logprobs_from_pb,
     logprobs_to_pb,
@@ -92,7 +92,6 @@ def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
         raise InvalidField(
             "open.resumed_output_tokens", resumed, f"less than the prompt's {length}"
         )
-    check_stop_ids("open.stop_token_ids", message.stop_token_ids)
     sampling = sampling_from_pb(message.sampling)
     rule = rule_from_pb(message.acceptance_rule) or default_rule(sampling)
     check_rule("open.acceptance_rule", rule, sampling)

@@ -88,6 +88,29 @@ class DrafterConfig:
     max_message_bytes: int = setting(
         16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
     )
+    round_timeout_s: float = setting(
+        120.0,
+        "Seconds that a verifier may take over one round; it counts as lost then, and the session "
+        "goes on at another.",
+        minimum=0.1,
+    )
+    open_timeout_s: float = setting(
+        600.0, "The same for a session's first round, which reads the prompt.", minimum=0.1
+    )
+    max_prompt_bytes: int = setting(
+        2**20, "Size of a prompt's or a conversation's text, in UTF-8.", minimum=1
+    )
+    max_metadata_bytes: int = setting(
+        8192, "Size of one call's metadata.", minimum=1024, maximum=2**20
+    )
+    max_streams_per_peer: int | None = setting(
+        None,
+        "Calls that one address may have in progress; left out: four times max_sessions.",
+        minimum=1,
+    )
+    idle_timeout_s: float = setting(
+        1800.0, "Seconds that a client may take to read one message.", minimum=0.1
+    )
     grace_s: float = setting(
         20.0, "Seconds that running streams have to finish after SIGTERM.", minimum=0
     )
@@ -107,8 +130,12 @@ class DrafterConfig:
         "running streams stay. Left out: never.",
         minimum=0.1,
     )
-    reflection: bool = setting(True, "Serve gRPC reflection.")
-    tls_certificate: str | None = setting(None, "PEM file; with --tls-key, serve over TLS.")
+    reflection: bool = setting(
+        False, "Serve gRPC reflection, which tells every caller what can be called."
+    )
+    tls_certificate: str | None = setting(
+        None, "PEM file; with --tls-key, serve over TLS. Read again when it changes, as all are."
+    )
     tls_key: str | None = setting(None, "PEM file of the certificate's private key.")
     tls_client_ca: str | None = setting(
         None, "PEM file; clients must then show a certificate that it signed."
@@ -117,6 +144,14 @@ class DrafterConfig:
         None,
         "PEM file that signed the verifier's certificate; reach it over TLS. The drafter's own "
         "certificate, if it has one, is shown to the verifier.",
+    )
+    verifier_tls_name: str | None = setting(
+        None, "Name that the verifier's certificate must have; left out: the address's host."
+    )
+    bearer_tokens: str | None = setting(
+        None,
+        "File of tokens, one a line; clients must then send one of them, as metadata "
+        "authorization: Bearer TOKEN. Read again when it changes.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
@@ -134,3 +169,5 @@ class DrafterConfig:
             raise ConfigError("tls_certificate and tls_key are set together or not at all")
         if self.tls_client_ca and not self.tls_certificate:
             raise ConfigError("tls_client_ca needs tls_certificate and tls_key")
+        if self.verifier_tls_name and not self.verifier_tls_ca:
+            raise ConfigError("verifier_tls_name needs verifier_tls_ca")

@@ -42,9 +42,10 @@ class DraftSampling:
         self._seed = secrets.randbits(64) if seed is None else seed
         self.adjustments: DraftAdjustments | None = None
         if spec.sampling.adjusts:
-            self.adjustments = DraftAdjustments(
-                bridge, spec.sampling, spec.prompt, spec.ends(eos_ids)
-            )
+            begun = len(spec.prompt) - spec.resumed_output_tokens
+            prompt, output = spec.prompt[:begun], spec.prompt[begun:]
+            self.adjustments = DraftAdjustments(bridge, spec.sampling, prompt, spec.ends(eos_ids))
+            self.adjustments.commit(output)
 
     @property
     def greedy(self) -> bool:

@@ -22,14 +22,25 @@ class Reply:
     """One stream's."""
 
     def __init__(
-        self, target: Vocabulary, session: SpeculativeSession, stops: Sequence[bytes]
+        self,
+        target: Vocabulary,
+        session: SpeculativeSession,
+        stops: Sequence[bytes],
+        resumed: Sequence[int] = (),
     ) -> None:
+        """resumed: output that the client has; it may be all of it."""
         self._target = target
         self._session = session
         self._text = StreamingText()
         self._filter: StopFilter[pb.Piece] = StopFilter(stops)
         self._reason: FinishReason | None = None
         self._output_tokens = 0
+        self._known = len(resumed)  # so many pieces are with the client already
+        for token_id in resumed:
+            self._take(pb.Piece(token_id=token_id))
+            if self._filter.found is not None:
+                break
+        self._reason = FinishReason.STOP if self._filter.found else session.ended
 
     @property
     def over(self) -> bool:
@@ -48,9 +59,7 @@ class Reply:
                 piece.logprob = told.logprob
                 piece.top_token_ids.extend(told.top_ids)
                 piece.top_logprobs.extend(told.top_logprobs)
-            special = self._target.is_special(token_id)
-            data = b"" if special else self._target.token_bytes(token_id)
-            pieces += self._spelled(self._filter.push(piece, data))
+            pieces += self._take(piece)
             if self._filter.found is not None:
                 self._reason = FinishReason.STOP
                 break
@@ -87,9 +96,16 @@ class Reply:
         )
         return pb.GenerateResponse(pieces=pieces, summary=summary)
 
+    def _take(self, piece: pb.Piece) -> list[pb.Piece]:
+        """The pieces that stand now that this one came."""
+        special = self._target.is_special(piece.token_id)
+        data = b"" if special else self._target.token_bytes(piece.token_id)
+        return self._spelled(self._filter.push(piece, data))
+
     def _spelled(self, released: Sequence[Released[pb.Piece]]) -> list[pb.Piece]:
-        """Pieces with the text that became whole with them."""
+        """Pieces with the text that became whole with them, those left out that the client has."""
+        before = self._output_tokens
         self._output_tokens += len(released)
         for piece, data in released:
             piece.text = self._text.push(data)
-        return [piece for piece, _ in released]
+        return [piece for piece, _ in released[max(0, self._known - before) :]]

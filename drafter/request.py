@@ -15,8 +15,8 @@ from common.acceptance import check_rule, default_rule
 from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
 from common.sampling import SamplingParams
-from common.types import AcceptanceRule, BridgeMode, OpenSession
-from common.wire import check_ids, check_stop_ids, refuse_unknown_fields
+from common.types import AcceptanceRule, BridgeMode, ModelInfo, OpenSession
+from common.wire import check_ids, check_stop_count, refuse_unknown_fields
 from common.wire_sampling import sampling_from_pb
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
+MAX_CHAT_MESSAGES = 1024
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,20 @@ class Asked:
     draft_steps: int
     mode: BridgeMode
     stops: tuple[bytes, ...]  # stop strings
+    resumed: tuple[int, ...] = ()  # output that the client has already; the end of spec.prompt
 
 
 def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> Asked:
     """Raises what a request can be refused for; tokenises the prompt, which takes a while."""
-    _refuse_unknown(request)
     info = pair.info
+    _check_sizes(request, info.max_context_length, config.max_prompt_bytes)
+    _refuse_unknown(request)
     if request.max_new_tokens < 1:
         raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
     steps = request.draft_steps if request.HasField("draft_steps") else config.draft_steps
     if steps > config.max_draft_steps:
         raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
     mode = wire_generate.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
-    check_stop_ids("stop_token_ids", request.stop_token_ids)
     check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
     stops = _stops(request.stop)
     sampling = sampling_from_pb(request.sampling)
@@ -59,19 +61,34 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     prompt, own_prompt = _prompt(request, pair, config, drafted=steps > 0)
     if len(prompt) >= info.max_context_length:
         raise PromptTooLong(len(prompt), info.max_context_length - 1)
+    resumed = _resumed(request, len(prompt), info)
     spec = OpenSession(
-        prompt=tuple(prompt),
-        max_new_tokens=request.max_new_tokens,
+        prompt=(*prompt, *resumed),
+        # 0 where all of it is there already: then no session is opened (drafter/reply.py).
+        max_new_tokens=request.max_new_tokens - len(resumed),
         tokenizer_sha256=pair.bridge.target.files.sha256,  # what the ids stand for
         stop_ids=frozenset(request.stop_token_ids),
         rule=rule,
         ignore_eos=request.ignore_eos,
         sampling=sampling,
+        resumed_output_tokens=len(resumed),
     )
     contexts: Mapping[BridgeMode, DraftContext] = {}
     if steps:
         contexts = contexts_by_mode(pair.bridge, prompt, config.context, own_prompt)
-    return Asked(spec, contexts, steps, mode, stops)
+        for context in {id(each): each for each in contexts.values()}.values():
+            context.extend(resumed)
+    return Asked(spec, contexts, steps, mode, stops, resumed)
+
+
+def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple[int, ...]:
+    """The output so far; it can't be longer than the whole may become."""
+    field, count = "resumed_token_ids", len(request.resumed_token_ids)
+    limit = min(request.max_new_tokens, info.max_context_length - prompt)
+    if count > limit:
+        raise InvalidField(field, f"{count} ids long", f"at most {limit}")
+    check_ids(field, request.resumed_token_ids, info.vocab_size)
+    return tuple(request.resumed_token_ids)
 
 
 def _stops(strings: Sequence[str]) -> tuple[bytes, ...]:
@@ -146,6 +163,23 @@ def _own(
     except InvalidField as cause:  # what the draft model can't read is no reason to refuse
         log.info("the draft model reads the target's rendering: %s", cause)
         return None
+
+
+def _check_sizes(request: pb.GenerateRequest, context: int, max_bytes: int) -> None:
+    """Before anything goes through all of it: tokenising text takes a while per megabyte."""
+    check_stop_count("stop_token_ids", len(request.stop_token_ids))
+    ids = len(request.prompt_token_ids.ids)
+    if ids >= context:
+        raise PromptTooLong(ids, context - 1)
+    if len(request.chat.messages) > MAX_CHAT_MESSAGES:
+        count = f"{len(request.chat.messages)} messages long"
+        raise InvalidField("chat.messages", count, f"at most {MAX_CHAT_MESSAGES}")
+    for field, size in (
+        ("prompt", len(request.prompt.encode())),
+        ("chat", request.chat.ByteSize()),
+    ):
+        if size > max_bytes:
+            raise InvalidField(field, f"{size} bytes long", f"at most {max_bytes}")
 
 
 def _refuse_unknown(request: pb.GenerateRequest) -> None:

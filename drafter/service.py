@@ -81,8 +81,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             session = SpeculativeSession(
                 self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
             )
-            reply = Reply(self._pair.bridge.target, session, asked.stops)
-            async with aclosing(speculate(session)) as runs:
+            reply = Reply(self._pair.bridge.target, session, asked.stops, asked.resumed)
+            pieces: list[pb.Piece] = []
+            async with aclosing(speculate(session, reply.over)) as runs:
                 async for run in runs:
                     pieces = reply.pieces(run)
                     if reply.over:
@@ -110,7 +111,12 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
     """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
     tls = None
     if config.verifier_tls_ca:
-        tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
+        tls = ClientTls(
+            config.verifier_tls_ca,
+            config.tls_certificate,
+            config.tls_key,
+            config.verifier_tls_name,
+        )
     channel = open_channel(config.verifier, config.max_message_bytes, tls, VERIFIER)
     try:
         pair = await build(config, channel)

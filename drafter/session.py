@@ -106,11 +106,23 @@ class SpeculativeSession:
 
     @property
     def prompt_length(self) -> int:
-        return len(self._spec.prompt)
+        return len(self._spec.prompt) - self._spec.resumed_output_tokens
 
     @property
     def output_length(self) -> int:
         return self._committed_length - len(self._spec.prompt)
+
+    @property
+    def ended(self) -> FinishReason | None:
+        """Why there is nothing left to do, before anything was done: a resumed output was whole."""
+        spec = self._spec
+        output = spec.prompt[self.prompt_length :]
+        if output and output[-1] in spec.ends(self._info.eos_ids):
+            return FinishReason.STOP
+        if spec.max_new_tokens == 0:
+            return FinishReason.LENGTH
+        full = len(spec.prompt) >= self._info.max_context_length
+        return FinishReason.CONTEXT if full else None
 
     async def open(self) -> CommittedRun:
         """Prefill at the verifier, while the draft model reads the prompt."""

@@ -14,9 +14,13 @@ from collections.abc import AsyncGenerator
 from drafter.session import CommittedRun, SpeculativeSession
 
 
-async def speculate(session: SpeculativeSession) -> AsyncGenerator[CommittedRun, None]:
-    """Committed tokens, run by run; the last run has a finish reason."""
+async def speculate(
+    session: SpeculativeSession, over: bool = False
+) -> AsyncGenerator[CommittedRun, None]:
+    """Committed tokens, run by run; the last run has a finish reason. None if it is over before."""
     try:
+        if over:
+            return
         run = await session.open()
         yield run
         while run.finish_reason is None:

@@ -33,7 +33,9 @@ STEP_COST, ROW_COST = 0.12, 0.03
 
 async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
     """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
-    verifier = VerifierClient(channel, config.verifier_timeout_s)
+    verifier = VerifierClient(
+        channel, config.verifier_timeout_s, config.round_timeout_s, config.open_timeout_s
+    )
     model, draft = await asyncio.to_thread(_load_draft, config)
     info, target_files = await verifier.describe()
     bridge = await asyncio.to_thread(_make_bridge, info, target_files, draft)

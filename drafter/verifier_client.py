@@ -49,8 +49,17 @@ class _Lost(Exception):
 class VerifierClient:
     """Verifiers behind one channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
-        """patience_s: how long to look for a verifier before giving up."""
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        patience_s: float,
+        round_timeout_s: float | None = None,
+        open_timeout_s: float | None = None,
+    ) -> None:
+        """patience_s: how long to look for a verifier before giving up. The others: how long one
+        may take over a proposal and over a prompt before it counts as lost."""
+        self.round_timeout_s = round_timeout_s
+        self.open_timeout_s = open_timeout_s
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._patience_s = patience_s
 
@@ -172,6 +181,18 @@ class VerifierSession:
         raise AssertionError("attempts() ends by raising")
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
+        """Raises _Lost, or VerifierRefused with the verifier's own error."""
+        opening = isinstance(content, OpenSession)
+        limit_s = self._client.open_timeout_s if opening else self._client.round_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                verdict = await self._ask(content)
+        except TimeoutError as cause:
+            raise _Lost(f"no verdict within {limit_s:g} s") from cause
+        _check(content, verdict)
+        return verdict
+
+    async def _ask(self, content: OpenSession | Proposal) -> Verdict:
         assert self._call is not None
         request = wire_verify.verify_request_to_pb(content)
         self.wire_bytes += request.ByteSize()
@@ -192,6 +213,26 @@ class VerifierSession:
         self._committed.extend(accepted)
         if next_token is not None:
             self._committed.append(next_token)
+
+
+def _check(content: OpenSession | Proposal, verdict: Verdict) -> None:
+    """Raise _Lost unless this verdict can be the answer: a late one, say, is of another round."""
+    if isinstance(content, OpenSession):
+        round_, base, drafted = 0, len(content.prompt), 0
+    else:
+        round_, base, drafted = content.round, content.base_length, len(content.token_ids)
+    committed = base + verdict.accepted_length + (verdict.next_token is not None)
+    if (
+        verdict.round != round_
+        or verdict.accepted_length > drafted
+        or verdict.committed_length != committed
+        or (verdict.next_token is None and verdict.finish_reason is None)
+    ):
+        raise _Lost(
+            f"its verdict on round {round_} over {base} tokens with {drafted} draft tokens is of "
+            f"round {verdict.round} with {verdict.accepted_length} accepted and "
+            f"{verdict.committed_length} committed"
+        )
 
 
 def _raise_unless_lost(error: grpc.aio.AioRpcError) -> None:

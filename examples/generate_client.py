@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -21,26 +22,34 @@ def request_of(flags: argparse.Namespace) -> drafter_pb2.GenerateRequest:
     request = drafter_pb2.GenerateRequest(
         prompt=flags.prompt, max_new_tokens=flags.max_new_tokens, stop=flags.stop
     )
-    # An absent field leaves its step out, so only what was given is set.
-    if flags.temperature is not None:
-        request.sampling.temperature = flags.temperature
-    if flags.top_p is not None:
-        request.sampling.top_p = flags.top_p
-    if flags.seed is not None:
-        request.sampling.seed = flags.seed
+    for name in ("temperature", "top_p", "seed"):  # an absent field leaves its step out
+        if getattr(flags, name) is not None:
+            setattr(request.sampling, name, getattr(flags, name))
     return request
 
 
 def stream(
-    address: str, request: drafter_pb2.GenerateRequest
+    address: str, request: drafter_pb2.GenerateRequest, patience_s: float
 ) -> Iterator[str | drafter_pb2.Summary]:
-    """Text as it comes, then the summary."""
+    """Text as it comes, then the summary. A drafter that is lost is asked again, or its successor:
+    a request that says which tokens have come goes on behind them."""
+    heard = time.monotonic()
     with grpc.insecure_channel(address) as channel:
-        for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
-            yield from (piece.text for piece in response.pieces)
-            if response.HasField("summary"):
-                yield response.summary.tail_text
-                yield response.summary
+        while True:
+            try:
+                for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
+                    heard = time.monotonic()
+                    request.resumed_token_ids.extend(piece.token_id for piece in response.pieces)
+                    yield from (piece.text for piece in response.pieces)
+                    if response.HasField("summary"):
+                        yield response.summary.tail_text
+                        yield response.summary
+                        return
+            except grpc.RpcError as error:
+                lost = error.code() is grpc.StatusCode.UNAVAILABLE
+                if not lost or time.monotonic() - heard > patience_s:
+                    raise
+                time.sleep(0.2)
 
 
 def main() -> int:
@@ -48,13 +57,14 @@ def main() -> int:
     parser.add_argument("address", help="where the drafter listens, 127.0.0.1:50052 say")
     parser.add_argument("prompt")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float)
-    parser.add_argument("--top-p", type=float)
+    for name in ("--temperature", "--top-p"):
+        parser.add_argument(name, type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--stop", action="append", default=[])
+    parser.add_argument("--retry", type=float, default=0.0, help="seconds without a drafter")
     flags = parser.parse_args()
     try:
-        for part in stream(flags.address, request_of(flags)):
+        for part in stream(flags.address, request_of(flags), flags.retry):
             if isinstance(part, str):
                 print(part, end="", flush=True)
             else:

@@ -155,10 +155,14 @@ def make_verifier(
 
 @asynccontextmanager
 async def serving_verifier(
-    model: PagedModel, files: TokenizerFiles, port: int = 0, **sizes: int
+    model: PagedModel,
+    files: TokenizerFiles,
+    port: int = 0,
+    idle_timeout_s: float = 600.0,
+    **sizes: int,
 ) -> AsyncIterator[RunningVerifier]:
     engine, info = make_verifier(model, files, **sizes)
-    service = VerifierService(engine, info, files)
+    service = VerifierService(engine, info, files, idle_timeout_s)
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     with running(engine):
         async with serving("crossdraft.v1.VerifierService", register, service, port) as (s, bound):
@@ -203,13 +207,14 @@ async def serving_drafter(
     context: int = 240,
     max_batch_tokens: int = 32,
     patience_s: float = 20.0,
+    round_timeout_s: float | None = None,
     threads: int = THREADS,
     **settings: Any,
 ) -> AsyncIterator[RunningDrafter]:
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
     async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
-        client = VerifierClient(channel, patience_s)
+        client = VerifierClient(channel, patience_s, round_timeout_s)
         info, target_files = await client.describe()
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)

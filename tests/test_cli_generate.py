@@ -128,3 +128,16 @@ def test_a_terminal_gets_no_control_characters_of_the_models(
 
 def test_generate_refuses_0_tokens(address: str) -> None:
     assert "--max-new-tokens" in one_line(run("generate", "x", "--max-new-tokens", "0"), 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--tls-certificate", "c.pem"), "--tls-certificate and --tls-key are given together"),
+        (("--tls-certificate", "c.pem", "--tls-key", "k.pem"), "needs --tls-ca"),
+        (("--tls-ca", "none.pem"), "can't read none.pem"),
+        (("--token-file", "none"), "can't read none: FileNotFoundError"),
+    ],
+)
+def test_files_that_will_not_do_are_named(flags: tuple[str, ...], words: str) -> None:
+    assert words in one_line(run("generate", "x", *flags), 2)

@@ -62,8 +62,15 @@ def test_one_file_serves_both_services(tmp_path: Path) -> None:
 
 
 def test_switches_have_a_no() -> None:
-    assert read("verifier", ["--no-reflection"]).reflection is False
-    assert read("verifier", [], {"CROSSDRAFT_VERIFIER_REFLECTION": "false"}).reflection is False
+    assert read("drafter", []).lookup is True
+    assert read("drafter", ["--no-lookup"]).lookup is False
+    assert read("drafter", [], {"CROSSDRAFT_DRAFTER_LOOKUP": "false"}).lookup is False
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_reflection_is_off_unless_asked_for(section: str) -> None:
+    assert read(section, []).reflection is False
+    assert read(section, ["--reflection"]).reflection is True
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,8 @@ def test_variables_that_kubernetes_sets_are_left_alone() -> None:
         (VerifierConfig, {"threads": 1.5}, "threads is 1.5; it must be of type int"),
         (VerifierConfig, {"tls_key": "k.pem"}, "set together"),
         (VerifierConfig, {"tls_client_ca": "ca.pem"}, "tls_client_ca needs"),
+        (VerifierConfig, {"max_metadata_bytes": 10}, "max_metadata_bytes is 10; it must be from"),
+        (DrafterConfig, {"verifier_tls_name": "x"}, "verifier_tls_name needs verifier_tls_ca"),
         (VerifierConfig, {"max_batch_tokens": 16}, "more than max_draft_tokens, which is 16"),
         (DrafterConfig, {"max_batch_tokens": 1}, "max_batch_tokens is 1; it must be at least 2"),
         (DrafterConfig, {"draft_steps": 17}, "draft_steps is 17; it must be at most"),

@@ -36,8 +36,8 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sampling": Sampling(logit_bias={400: 1.0})}, "sampling.logit_bias is for id 400"),
     ({"sampling": Sampling(logit_bias={5: 101.0})}, "sampling.logit_bias is 101.0 for id 5"),
     (
-        {"sampling": Sampling(logit_bias=dict.fromkeys(range(4097), 1.0))},
-        "sampling.logit_bias is 4097 ids long; it must be at most 4096",
+        {"sampling": Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))},
+        "sampling.logit_bias is 1025 entries long; it must be at most 1024",
     ),
     ({"sampling": Sampling(logprobs=21)}, "sampling.logprobs is 21; it must be from 0 to 20"),
     ({"sampling": Sampling(logprobs=2**32 - 1)}, "sampling.logprobs is 4294967295"),
@@ -50,7 +50,7 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sampling": Sampling(repetition_penalty=math.nan)}, "sampling.repetition_penalty is nan"),
     ({"sampling": Sampling(presence_penalty=math.nan)}, "sampling.presence_penalty is nan"),
     ({"sampling": Sampling(frequency_penalty=math.nan)}, "sampling.frequency_penalty is nan"),
-    ({"stop_token_ids": [1] * 4097}, "stop_token_ids is 4097 ids long; it must be at most 4096"),
+    ({"stop_token_ids": [1] * 1025}, "stop_token_ids is 1025 ids long; it must be at most 1024"),
     ({"sampling": Sampling.FromString(UNKNOWN)}, "sampling carries field 127"),
     ({"rule": 9}, "rule is 9; it must be one of 1 (greedy), 2 (no_q), 3 (rejection), 4 (coupled)"),
     ({"rule": NO_Q}, "rule is no_q; it must be greedy at temperature 0"),
@@ -68,17 +68,36 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"stop": [str(n) for n in range(10_000)]}, "stop is 10000 strings; it must be at most 16"),
     ({"stop": ["x", ""]}, "stop[1] is 0 bytes long; it must be from 1 to 256 bytes"),
     ({"stop": ["é" * 129]}, "stop[0] is 258 bytes long"),
+    ({"stop_token_ids": [1] * 1025}, "stop_token_ids is 1025 ids long; it must be at most 1024"),
+    (
+        {"sampling": Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))},
+        "sampling.logit_bias is 1025 entries long; it must be at most 1024",
+    ),
+    ({"prompt": "x" * 1001}, "prompt is 1001 bytes long; it must be at most 1000"),
+    ({"prompt": "é" * 501}, "prompt is 1002 bytes long; it must be at most 1000"),
+    (
+        {"chat": pb.Chat(messages=[pb.ChatMessage(role="user", content="x" * 1001)])},
+        "chat is 1013 bytes long; it must be at most 1000",
+    ),
+    (
+        {"chat": pb.Chat(messages=[pb.ChatMessage()] * 1025)},
+        "chat.messages is 1025 messages long; it must be at most 1024",
+    ),
+    (
+        {"prompt_token_ids": pb.TokenIds(ids=[1] * 400_000)},
+        "the prompt has 400000 tokens; the limit is 119",
+    ),
 )
 
 
-async def test_what_cannot_be_sampled_is_refused_by_name() -> None:
+async def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
     async with (
-        serving_pair() as pair,
+        serving_pair(max_prompt_bytes=1000) as pair,
         grpc.aio.insecure_channel(pair.drafter.address) as channel,
     ):
         stub = drafter_pb2_grpc.DrafterServiceStub(channel)
         for fields, words in CASES:
-            request = pb.GenerateRequest(prompt="x", max_new_tokens=2, **fields)
+            request = pb.GenerateRequest(**{"prompt": "x", "max_new_tokens": 2, **fields})
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async for _ in stub.Generate(request):
                     pass

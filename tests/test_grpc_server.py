@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 import pytest
@@ -207,43 +204,3 @@ async def test_a_port_in_use_is_a_config_error() -> None:
 async def test_an_address_that_is_none_is_a_config_error(listen: str) -> None:
     with pytest.raises(ConfigError, match="listen is"):
         await GrpcServer(ServerSettings(listen, LIMIT, 1.0), []).start()
-
-
-DRAINING = """
-import asyncio
-from common.grpc_server import GrpcServer, ServerSettings
-
-async def main():
-    server = GrpcServer(ServerSettings("127.0.0.1:0", 65536, 5.0), [])
-    print(await server.start(), flush=True)
-    await server.set_serving(True)
-    async def drain():
-        print("draining", flush=True)
-    await server.run_until_signal(drain)
-    print("stopped", flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains_and_exits_with_0(number: int) -> None:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        DRAINING,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parent.parent,
-    )
-    assert child.stdout is not None
-    port = int(await child.stdout.readline())
-    async with open_channel(f"127.0.0.1:{port}", LIMIT) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
-            pass
-        child.send_signal(number)
-        status = (await watch.read()).status
-        assert status == health_pb2.HealthCheckResponse.NOT_SERVING
-        rest = await asyncio.wait_for(child.stdout.read(), 10)
-    assert rest.split() == [b"draining", b"stopped"]
-    assert await child.wait() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -74,13 +75,15 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
 
 @asynccontextmanager
-async def client_of(fake: FakeVerifier, patience_s: float = 5.0) -> AsyncIterator[VerifierClient]:
+async def client_of(
+    fake: FakeVerifier, patience_s: float = 5.0, *timeouts_s: float
+) -> AsyncIterator[VerifierClient]:
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     async with (
         serving("crossdraft.v1.VerifierService", register, fake) as (_, port),
         open_channel(f"127.0.0.1:{port}", MESSAGE_BYTES) as channel,
     ):
-        yield VerifierClient(channel, patience_s)
+        yield VerifierClient(channel, patience_s, *timeouts_s)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +106,18 @@ async def failing(context: grpc.aio.ServicerContext) -> None:
     raise ModelFailed("the target model failed: RuntimeError")
 
 
+async def late(context: grpc.aio.ServicerContext) -> None:
+    """The verdict of another round."""
+    verdict = Verdict(5, 0, 7, 3, None, COST)
+    await context.write(pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict)))
+
+
+async def hanging(context: grpc.aio.ServicerContext) -> None:
+    await asyncio.Event().wait()
+
+
 LOSSES = {
+    "late": late,
     "ended": ending,
     "cancelled": aborting(StatusCode.CANCELLED, "a proxy gave up"),
     "reset": aborting(StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
@@ -134,6 +148,38 @@ async def test_a_first_open_is_patient_for_a_moment(loss: str) -> None:
         session = client.session(SPEC)
         assert (await session.open()).verdict.next_token == 7
         assert fake.opened == [(5, 6), (5, 6)]
+        session.close()
+
+
+@pytest.mark.parametrize("at_open", [False, True])
+async def test_a_verifier_that_takes_too_long_counts_as_lost(at_open: bool) -> None:
+    fake = FakeVerifier(hanging, at_open)
+    async with client_of(fake, 60.0, 1.0, 1.0) as client:
+        session = client.session(SPEC)
+        assert (await session.open()).verdict.next_token == 7
+        answer = await session.verify(Proposal(1, 3, (8, 9)))
+        assert answer.reopened or at_open
+        assert fake.opened[-1] == ((5, 6) if at_open else (5, 6, 7))
+        session.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Verdict(2, 0, 7, 4, None, COST),  # of another round
+        Verdict(1, 3, 7, 7, None, COST),  # more accepted than proposed
+        Verdict(1, 1, 7, 4, None, COST),  # lengths that don't add up
+        Verdict(1, 2, None, 5, None, COST),  # no next token, and yet no end
+    ],
+)
+async def test_a_verdict_that_cannot_be_the_answer_is_never_taken(wrong: Verdict) -> None:
+    async def answer(context: grpc.aio.ServicerContext) -> None:
+        await context.write(pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(wrong)))
+
+    async with client_of(FakeVerifier(answer)) as client:
+        session = client.session(SPEC)
+        await session.open()
+        assert (await session.verify(Proposal(1, 3, (8, 9)))).reopened
         session.close()
 
 

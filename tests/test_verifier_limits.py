@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc import StatusCode
@@ -92,20 +94,96 @@ async def test_a_response_over_the_message_limit_is_resource_exhausted(
         assert await beside_another(verifier, act) is StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_more_biased_ids_or_stop_ids_than_the_limit_are_refused() -> None:
-    """Ids out of range come after the count, so that nobody looks at each of a million."""
+FILLING = [1] * 400_000  # ids that fill a message
+Q_FILLING = [pb.SparseLaw(token_ids=[1], probabilities=[1.0])] * 100_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt_token_ids": FILLING}, "the prompt has 400004 tokens; the limit is 119"),
+        ({"stop_token_ids": FILLING}, "open.stop_token_ids is 400000 ids long; it must be at most"),
+        (
+            {"tokenizer_sha256": "x" * 400_000},
+            "open.tokenizer_sha256 is 400064 characters long; it must be 64 hexadecimal digits",
+        ),
+        (
+            {"sampling": pb.Open.Sampling(logit_bias=dict.fromkeys(range(2000), 1.0))},
+            "sampling.logit_bias is 2000 entries long; it must be at most 1024",
+        ),
+    ],
+)
+async def test_an_open_that_is_mostly_filling_is_refused_by_count(
+    fields: dict[str, Any], words: str
+) -> None:
     async with serving() as verifier:
-        biased, stopping = open_to_pb(verifier.open(PROMPT)), open_to_pb(verifier.open(PROMPT))
-        biased.sampling.logit_bias.update(dict.fromkeys(range(4097), 1.0))
-        stopping.stop_token_ids.extend([2**32 - 1] * 4097)
-        for opened, field in (
-            (biased, "sampling.logit_bias"),
-            (stopping, "open.stop_token_ids"),
-        ):
+        message = open_to_pb(verifier.open(PROMPT))
+        if "tokenizer_sha256" in fields:
+            message.tokenizer_sha256 += fields["tokenizer_sha256"]
+        else:
+            message.MergeFrom(pb.Open(**fields))
 
-            async def act(opened: pb.Open = opened) -> Refusal:
-                return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(pb.VerifyRequest(open=message))
 
-            refusal = await beside_another(verifier, act)
-            assert refusal.code is StatusCode.INVALID_ARGUMENT
-            assert refusal.message == f"{field} is 4097 ids long; it must be at most 4096"
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert words in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("proposal", "words"),
+    [
+        (pb.Proposal(token_ids=FILLING), "proposal.token_ids is 400000 tokens long"),
+        (pb.Proposal(q=Q_FILLING), "proposal.q is 100000 rows long; it must be at most 8"),
+        (
+            pb.Proposal(token_ids=[1], q=[pb.SparseLaw(token_ids=FILLING)]),
+            "proposal.q[0].token_ids is 400000 long; it must be at most 256",
+        ),
+        (
+            pb.Proposal(token_ids=[1], q=[pb.SparseLaw(probabilities=[0.0] * 400_000)]),
+            "proposal.q[0].token_ids is 400000 long; it must be at most 256",
+        ),
+    ],
+)
+async def test_a_proposal_that_is_mostly_filling_is_refused_by_count(
+    proposal: pb.Proposal, words: str
+) -> None:
+    async with serving() as verifier:
+
+        async def in_a_session() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(verifier.open(PROMPT))
+            return await stream.refused(pb.VerifyRequest(proposal=proposal))
+
+        async def once() -> tuple[StatusCode, str]:
+            request = pb.VerifyOnceRequest(
+                open=open_to_pb(verifier.open(PROMPT)),
+                draft_token_ids=proposal.token_ids,
+                q=proposal.q,
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await verifier.stub.VerifyOnce(request)
+            return caught.value.code(), caught.value.details() or ""
+
+        refusal = await beside_another(verifier, in_a_session)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert words in refusal.message
+        code, message = await beside_another(verifier, once)
+        assert code is StatusCode.INVALID_ARGUMENT
+        assert message == refusal.message.replace("proposal.token_ids", "draft_token_ids").replace(
+            "proposal.", ""
+        )
+
+
+@pytest.mark.parametrize("opened", [False, True])
+async def test_a_session_that_sends_nothing_is_let_go_of(opened: bool) -> None:
+    async with serving(idle_timeout_s=0.2) as verifier:
+        stream = Stream(verifier)
+        if opened:
+            await stream.send(verifier.open(PROMPT))
+        code, message = await stream.status()
+        assert code is StatusCode.DEADLINE_EXCEEDED
+        assert message == "no open or proposal came for 0.2 s, which is the limit"
+        await verifier.idle()
+        verifier.assert_nothing_held()

@@ -32,7 +32,7 @@ def model() -> PagedModel:
 
 
 @asynccontextmanager
-async def serving(**sizes: int) -> AsyncIterator[RunningVerifier]:
+async def serving(**sizes: Any) -> AsyncIterator[RunningVerifier]:
     """A verifier that holds nothing once its calls are over."""
     async with serving_verifier(model(), files(), context=CONTEXT, **sizes) as verifier:
         yield verifier

@@ -38,6 +38,10 @@ class Stream:
             and await self._call.code() is grpc.StatusCode.OK
         )
 
+    async def status(self) -> tuple[grpc.StatusCode, str]:
+        """How the verifier ends the stream, whenever it does."""
+        return await self._call.code(), await self._call.details()
+
     def cancel(self) -> None:
         self._call.cancel()
 

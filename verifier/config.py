@@ -58,6 +58,17 @@ class VerifierConfig:
     max_message_bytes: int = setting(
         16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
     )
+    max_metadata_bytes: int = setting(
+        8192, "Size of one call's metadata.", minimum=1024, maximum=2**20
+    )
+    max_streams_per_peer: int | None = setting(
+        None,
+        "Calls that one address may have in progress; left out: four times max_sessions.",
+        minimum=1,
+    )
+    idle_timeout_s: float = setting(
+        1800.0, "Seconds that a session may go without its next proposal.", minimum=0.1
+    )
     grace_s: float = setting(
         20.0, "Seconds that running sessions have to finish after SIGTERM.", minimum=0
     )
@@ -77,8 +88,12 @@ class VerifierConfig:
         "running streams stay. Left out: never.",
         minimum=0.1,
     )
-    reflection: bool = setting(True, "Serve gRPC reflection.")
-    tls_certificate: str | None = setting(None, "PEM file; with --tls-key, serve over TLS.")
+    reflection: bool = setting(
+        False, "Serve gRPC reflection, which tells every caller what can be called."
+    )
+    tls_certificate: str | None = setting(
+        None, "PEM file; with --tls-key, serve over TLS. Read again when it changes, as all are."
+    )
     tls_key: str | None = setting(None, "PEM file of the certificate's private key.")
     tls_client_ca: str | None = setting(
         None, "PEM file; clients must then show a certificate that it signed."

@@ -18,6 +18,7 @@ from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
+from common.idle_limit import EachWithin
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
@@ -31,18 +32,28 @@ from verifier.config import VerifierConfig
 from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
 from verifier.ranks import follow_rank_0, load_target, watch
+from verifier.request_limits import check_verify_once, check_verify_request
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 512 << 10  # of a tokenizer file; a message stays well under 1 MiB
 
+IDLE = "no open or proposal came"
+
 
 class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """The handlers. Streams are async generators: ending one, for any reason, frees its session."""
 
-    def __init__(self, engine: VerifierEngine, info: ModelInfo, files: TokenizerFiles) -> None:
+    def __init__(
+        self,
+        engine: VerifierEngine,
+        info: ModelInfo,
+        files: TokenizerFiles,
+        idle_timeout_s: float = VerifierConfig.idle_timeout_s,
+    ) -> None:
         self._engine = engine
+        self._idle_timeout_s = idle_timeout_s
         self._info = info
         self._files = files
         self._draining = False
@@ -72,7 +83,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
         try:
-            async for request in requests:
+            async for request in EachWithin(requests, self._idle_timeout_s, IDLE):
+                check_verify_request(request, self._engine.limits)
                 content = wire_verify.verify_request_from_pb(request)
                 if session is None:
                     session = self._open(content)
@@ -89,6 +101,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     async def VerifyOnce(
         self, request: pb.VerifyOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyOnceResponse:
+        check_verify_once(request, self._engine.limits)
         spec, draft, q = wire_verify.verify_once_from_pb(request)
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft, q) as session:
@@ -228,7 +241,7 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
         log.warning(
             "%s: NOT row-invariant: output may depend on drafts and on other sessions", config.model
         )
-    service = VerifierService(engine, info, files)
+    service = VerifierService(engine, info, files, config.idle_timeout_s)
     name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     shell = Service(name, register, service)

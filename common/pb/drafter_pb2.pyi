@@ -59,7 +59,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos", "sampling", "rule", "stop")
+    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos", "sampling", "rule", "stop", "resumed_token_ids")
     class Rule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RULE_UNSPECIFIED: _ClassVar[GenerateRequest.Rule]
@@ -115,6 +115,7 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: Chat
     prompt_token_ids: TokenIds
@@ -126,7 +127,8 @@ class GenerateRequest(_message.Message):
     sampling: GenerateRequest.Sampling
     rule: GenerateRequest.Rule
     stop: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[GenerateRequest.Sampling, _Mapping]] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
+    resumed_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[GenerateRequest.Sampling, _Mapping]] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop: _Optional[_Iterable[str]] = ..., resumed_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("pieces", "summary")

@@ -1,0 +1,186 @@
+"""Messages of any content to both services: each gets a status, and nobody else's text changes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cli.client import Request
+from common.grpc_channel import open_channel
+from common.pb import drafter_pb2, verifier_pb2
+from common.sampling import SamplingParams
+from tests.fake_pairs import PROMPTS, RunningPair, files, serving_pair
+from tests.fuzzed_messages import messages, raw
+
+MEANT = {
+    StatusCode.OK,
+    StatusCode.INVALID_ARGUMENT,
+    StatusCode.FAILED_PRECONDITION,
+    StatusCode.RESOURCE_EXHAUSTED,
+}
+PATIENCE_S = 120.0  # a hang, rather than a slow machine
+BATCH = 10  # calls at once
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # messages are large
+VERIFIER, DRAFTER = "/crossdraft.v1.VerifierService/", "/crossdraft.v1.DrafterService/"
+NEIGHBOURS = (
+    Request(10, prompt=PROMPTS[0], ignore_eos=True),
+    Request(10, prompt=PROMPTS[1], ignore_eos=True, sampling=SamplingParams(1.0, seed=5)),
+)
+
+STRINGS = (files("wide").sha256, "user", "assistant", "The quick", "\n", "")
+Verify = messages(verifier_pb2.VerifyRequest.DESCRIPTOR, STRINGS)
+Once = messages(verifier_pb2.VerifyOnceRequest.DESCRIPTOR, STRINGS)
+Generate = messages(drafter_pb2.GenerateRequest.DESCRIPTOR, STRINGS)
+
+
+@st.composite
+def openings(draw: st.DrawFn) -> Any:
+    """A Verify stream's messages; its first one would do, more often than by chance."""
+    opened = verifier_pb2.Open(
+        prompt_token_ids=draw(st.lists(st.integers(3, 399), min_size=1, max_size=8)),
+        max_new_tokens=draw(st.integers(1, 12)),
+        tokenizer_sha256=files("wide").sha256,
+    )
+    first = st.just(verifier_pb2.VerifyRequest(open=opened))
+    return [draw(first | Verify), *draw(st.lists(Verify, max_size=3))]
+
+
+def calls() -> st.SearchStrategy[list[tuple[str, list[bytes]]]]:
+    """(method, messages as bytes)."""
+
+    def serialised(sent: list[Any]) -> list[bytes]:
+        return [each.SerializeToString() for each in sent]
+
+    one = st.one_of(
+        st.tuples(st.just(VERIFIER + "Verify"), openings().map(serialised)),
+        st.tuples(st.just(VERIFIER + "Verify"), st.lists(raw(Verify), min_size=1, max_size=3)),
+        st.tuples(st.just(VERIFIER + "VerifyOnce"), (Once.map(_one) | raw(Once)).map(_listed)),
+        st.tuples(st.just(DRAFTER + "Generate"), (Generate.map(_one) | raw(Generate)).map(_listed)),
+        st.tuples(
+            st.sampled_from([VERIFIER + "GetModel", DRAFTER + "GetPair", DRAFTER + "Nothing"]),
+            st.binary(max_size=20).map(_listed),
+        ),
+    )
+    return st.lists(one, min_size=BATCH, max_size=BATCH)
+
+
+def _one(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _listed(data: bytes) -> list[bytes]:
+    return [data]
+
+
+class Target:
+    """A pair that serves on a thread of its own, since hypothesis' examples aren't coroutines."""
+
+    def __init__(self, pair: RunningPair, verifier: Any, drafter: Any) -> None:
+        self._pair = pair
+        self._channels = {VERIFIER: verifier, DRAFTER: drafter}
+        self.expected: list[str] = []
+
+    async def status(self, method: str, sent: list[bytes]) -> StatusCode:
+        """How the call ends, all messages sent."""
+        service = VERIFIER if method.startswith(VERIFIER) else DRAFTER
+        call = self._channels[service].stream_stream(method)(_each(sent))
+        try:
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        return await call.code()
+
+    async def neighbours(self) -> list[str]:
+        outputs = await asyncio.gather(*map(self._pair.client.generate, NEIGHBOURS))
+        return [f"{output.text} {output.token_ids}" for output in outputs]
+
+    async def beside(self, called: list[tuple[str, list[bytes]]]) -> list[StatusCode]:
+        """All calls at once, beside sessions whose output is known."""
+        neighbours = asyncio.create_task(self.neighbours())
+        statuses = await asyncio.gather(*(self.status(*each) for each in called))
+        assert await neighbours == self.expected
+        return statuses
+
+
+async def _each(sent: list[bytes]) -> AsyncIterator[bytes]:
+    for message in sent:
+        yield message
+
+
+class Thread:
+    """An event loop on its own thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[Thread]:
+    made = Thread()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def target(thread: Thread) -> Iterator[Target]:
+    """At the end, both services are asked whether they hold anything."""
+    stack = AsyncExitStack()
+
+    async def start() -> Target:
+        pair = await stack.enter_async_context(
+            serving_pair(verifier={"max_sessions": 64, "pages": 200})
+        )
+        channels = [
+            await stack.enter_async_context(open_channel(f"127.0.0.1:{port}", 2**20))
+            for port in (pair.verifier.port, pair.drafter.port)
+        ]
+        made = Target(pair, *channels)
+        made.expected = await made.neighbours()
+        return made
+
+    yield thread.run(start())
+    thread.run(stack.aclose())
+
+
+def check(thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]) -> None:
+    statuses = thread.run(target.beside(called))
+    for (method, sent), status in zip(called, statuses, strict=True):
+        meant = {StatusCode.UNIMPLEMENTED} if method.endswith("Nothing") else MEANT
+        assert status in meant, f"{method} {sent}: {status}"
+
+
+@settings(max_examples=10, suppress_health_check=SLOW)
+@given(called=calls())
+def test_any_message_gets_a_status_and_disturbs_nobody(
+    thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]
+) -> None:
+    check(thread, target, called)
+
+
+@pytest.mark.long
+@settings(max_examples=1000, suppress_health_check=SLOW)  # 10,000 calls, of some messages each
+@given(called=calls())
+def test_ten_thousand_messages_get_a_status_each_and_disturb_nobody(
+    thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]
+) -> None:
+    check(thread, target, called)
