@@ -30,8 +30,7 @@ _ONE_THREAD_KEYS = 2048
 class Segment:
     """Consecutive rows of one sequence: positions [begin, end) of it run in this batch."""
 
-    pages: Tensor  # int64 [n], covering [0, end)
-    contiguous: bool  # the pages follow each other in the store
+    pages: Tensor | range  # int64 [n], covering [0, end); a range if they follow each other
     begin: int
     end: int
 
@@ -61,12 +60,15 @@ class RowBatch:
         groups = query[0].view(kv_heads, heads // kv_heads, rows, size)
         groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
         out = torch.empty_like(groups)
-        threads = torch.get_num_threads()
+        threads = now = torch.get_num_threads()
         row = 0
         try:
             for segment in self.segments:
-                torch.set_num_threads(1 if segment.end <= _ONE_THREAD_KEYS else threads)
-                keys, values = self.store.read(layer, segment.pages, segment.contiguous)
+                wanted = 1 if segment.end <= _ONE_THREAD_KEYS else threads
+                if wanted != now:
+                    torch.set_num_threads(wanted)
+                    now = wanted
+                keys, values = self.store.read(layer, segment.pages)
                 keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, n, size]
                 for end in range(segment.begin + 1, segment.end + 1):
                     begin = max(0, end - window) if window else 0
@@ -75,7 +77,8 @@ class RowBatch:
                     )
                     row += 1
         finally:
-            torch.set_num_threads(threads)
+            if now != threads:
+                torch.set_num_threads(threads)
         return out.view(1, rows, heads, size)
 
 

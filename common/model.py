@@ -88,9 +88,12 @@ class PagedModel:
         self.vocab_size = int(self.config.vocab_size)
         self.max_context_length = int(getattr(self.config, "max_position_embeddings", 2**31))
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
-        # none at all it would look into the positions, which a recorded step can't wait for.
-        self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
+        # none at all it would look into the positions, which takes time in every pass, and which a
+        # recorded step can't wait for. A model that is about to be refused may want another one.
+        no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
+        self._no_mask = no_mask if self._kernels else None
         recorder = discover_layers(self.config, self._run, self.device)
+        self._no_mask = no_mask
         self.layers = recorder.layers
         self.fused = self._kernels and fuse and fuse_layers(self._model, packing == "exact")
         self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
@@ -173,7 +176,7 @@ class PagedModel:
                 flatten(chunks, page_size, self._paged.tile_rows, SPLIT_KEYS)
             )
         segments: list[Segment] = []
-        slots: list[Tensor] = []
+        slots: list[int] = []
         ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
@@ -181,15 +184,16 @@ class PagedModel:
             begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
             pages = chunk.table.pages[: -(-end // self._store.page_size)]
             follow = all(b == a + 1 for a, b in pairwise(pages))
-            segments.append(Segment(torch.tensor(pages), follow, begin, end))
-            slots.append(self._store.slots(pages, begin, end))
+            read = range(pages[0], pages[-1] + 1) if follow else torch.tensor(pages)
+            segments.append(Segment(read, begin, end))
+            slots.extend(self._store.slots(pages, begin, end))
             ids.extend(chunk.tokens)
             positions.extend(range(begin, end))
             wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
         return self._run(
             torch.tensor(ids),
             torch.tensor(positions),
-            RowBatch(self._store, segments, torch.cat(slots)),
+            RowBatch(self._store, segments, torch.tensor(slots)),
             torch.tensor(wanted, dtype=torch.int64),
         )
 
