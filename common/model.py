@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -183,8 +182,8 @@ class PagedModel:
         for chunk in chunks:
             begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
             pages = chunk.table.pages[: -(-end // self._store.page_size)]
-            follow = all(b == a + 1 for a, b in pairwise(pages))
-            read = range(pages[0], pages[-1] + 1) if follow else torch.tensor(pages)
+            in_line = range(pages[0], pages[0] + len(pages))
+            read = in_line if pages == list(in_line) else torch.tensor(pages)
             segments.append(Segment(read, begin, end))
             slots.extend(self._store.slots(pages, begin, end))
             ids.extend(chunk.tokens)
