@@ -29,9 +29,11 @@ class MethodPool:
             return self._pool.FindFileContainingSymbol(symbol)
         except KeyError:
             service, _, method = symbol.rpartition(".")
-            return self._pool.FindServiceByName(service).methods_by_name[
-                method
-            ].containing_service.file
+            return (
+                self._pool.FindServiceByName(service)
+                .methods_by_name[method]
+                .containing_service.file
+            )
 
     def __getattr__(self, name: str) -> Any:  # all else is the pool's own
         return getattr(self._pool, name)

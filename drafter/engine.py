@@ -19,6 +19,7 @@ from common.engine_thread import EngineThread, Mailbox
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
+from drafter.arrivals import Arrivals
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
 from drafter.draft_tokens import Draws, Law, choose, choose_extension
@@ -91,6 +92,8 @@ class DraftEngine:
         self._max_rows = max_batch_tokens
         self._sessions: dict[DraftSession, None] = {}  # an ordered set
         self._waiting: dict[DraftSession, None] = {}
+        self._arrivals = Arrivals()
+        self._pass_s = 0.0  # the last forward pass
         self._steps = 0
         self._thread = EngineThread("draft-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
@@ -99,8 +102,12 @@ class DraftEngine:
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
         if not self._waiting:
+            return False
+        now = time.monotonic()
+        self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
+        if not self._waiting:  # whoever waited has ended
             return False
         batch = self._pack()
         sessions = {session.sequence: session for session in self._waiting}
@@ -108,7 +115,7 @@ class DraftEngine:
         try:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
-            forward_s = time.monotonic() - began
+            forward_s = self._pass_s = time.monotonic() - began
             chosen = self._choose(
                 logits, [s for s, p in zip(running, batch, strict=True) if p.complete]
             )
@@ -193,6 +200,10 @@ class DraftEngine:
         self._thread.call(lambda: self._sessions.setdefault(session))
         return session
 
+    def expect(self, session: DraftSession) -> None:
+        """The session is about to ask for a draft: its verdict is here."""
+        self._arrivals.expect(session)
+
     async def draft(
         self,
         session: DraftSession,
@@ -214,6 +225,7 @@ class DraftEngine:
         assert context and len(context) + steps <= self.max_context_length
 
         now = time.monotonic()
+        self._arrivals.forget(session)
 
         def begin() -> None:
             session.asked_at, session.forward_s = now, 0.0
@@ -226,6 +238,7 @@ class DraftEngine:
 
     def close(self, session: DraftSession) -> None:
         """Free the session's pages before the next step."""
+        self._arrivals.forget(session)
         self._thread.call(lambda: self._end(session))
 
     def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:

@@ -24,13 +24,58 @@ MESSAGES: dict[str, Any] = {
 }
 # The names in ghz's own configuration; it ignores others without a word.
 KEYS = set(
-    "proto protoset call cacert cert key skipTLS skipFirst cname authority insecure total async "
-    "concurrency concurrency-schedule concurrency-start concurrency-end concurrency-step "
-    "concurrency-step-duration concurrency-max-duration connections rps duration duration-stop "
-    "max-duration timeout data data-file binary-file metadata metadata-file stream-interval output "
-    "format connect-timeout keepalive cpus import-paths name tags reflect-metadata debug host "
-    "enable-compression load-schedule load-start load-end load-step load-step-duration "
-    "load-max-duration".split()
+    [
+        "proto",
+        "protoset",
+        "call",
+        "cacert",
+        "cert",
+        "key",
+        "skipTLS",
+        "skipFirst",
+        "cname",
+        "authority",
+        "insecure",
+        "total",
+        "async",
+        "concurrency",
+        "concurrency-schedule",
+        "concurrency-start",
+        "concurrency-end",
+        "concurrency-step",
+        "concurrency-step-duration",
+        "concurrency-max-duration",
+        "connections",
+        "rps",
+        "duration",
+        "duration-stop",
+        "max-duration",
+        "timeout",
+        "data",
+        "data-file",
+        "binary-file",
+        "metadata",
+        "metadata-file",
+        "stream-interval",
+        "output",
+        "format",
+        "connect-timeout",
+        "keepalive",
+        "cpus",
+        "import-paths",
+        "name",
+        "tags",
+        "reflect-metadata",
+        "debug",
+        "host",
+        "enable-compression",
+        "load-schedule",
+        "load-start",
+        "load-end",
+        "load-step",
+        "load-step-duration",
+        "load-max-duration",
+    ]
 )
 CONFIGS = sorted(path.name for path in FOLDER.glob("*.json"))
 CONTEXT = 512
@@ -42,11 +87,11 @@ def config(name: str) -> dict[str, Any]:
 
 
 def messages(name: str, fingerprint: str | None = None) -> list[Any]:
-    """A config's messages; fingerprint: of the tokenizer that is served here, in place of its own."""
+    """A config's messages. fingerprint: of the tokenizer that is served here, instead of its own."""
     asked = config(name)
     found = [json_format.ParseDict(each, MESSAGES[asked["call"]]()) for each in asked["data"]]
     for message in found:
-        if fingerprint and message.DESCRIPTOR.name.startswith("Verify") and message.HasField("open"):
+        if fingerprint and message.HasField("open"):
             message.open.tokenizer_sha256 = fingerprint
     return found
 
@@ -121,4 +166,6 @@ async def test_every_generation_is_answered_to_its_end(verifier: RunningVerifier
         stub = drafter_pb2_grpc.DrafterServiceStub(channel)
         for request in messages("generate.json"):
             answers = [answer async for answer in stub.Generate(request)]
-            assert answers[-1].summary.output_tokens == request.max_new_tokens
+            summary = answers[-1].summary
+            assert summary.output_tokens == request.max_new_tokens
+            assert len(summary.outside_us) == len(summary.queue_us) == summary.rounds
