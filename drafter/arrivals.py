@@ -1,4 +1,4 @@
-"""Which sessions are about to ask for a draft, and how long a pass of the draft model waits for them.
+"""Which sessions are about to ask for a draft, and how long a draft pass waits for them.
 
 Verdicts come in bursts, one for each session of a verifier's pass. Without waiting, the first of
 them to ask would have a pass of its own, and the others' first step would come after it. Knows

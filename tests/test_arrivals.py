@@ -1,4 +1,4 @@
-"""Passes of the draft model wait a moment for sessions that are about to ask, and for nobody else."""
+"""Draft passes wait a moment for sessions that are about to ask, and for nobody else."""
 
 from __future__ import annotations
 

@@ -23,60 +23,15 @@ MESSAGES: dict[str, Any] = {
     "crossdraft.v1.VerifierService.VerifyOnce": verifier_pb2.VerifyOnceRequest,
 }
 # The names in ghz's own configuration; it ignores others without a word.
-KEYS = set(
-    [
-        "proto",
-        "protoset",
-        "call",
-        "cacert",
-        "cert",
-        "key",
-        "skipTLS",
-        "skipFirst",
-        "cname",
-        "authority",
-        "insecure",
-        "total",
-        "async",
-        "concurrency",
-        "concurrency-schedule",
-        "concurrency-start",
-        "concurrency-end",
-        "concurrency-step",
-        "concurrency-step-duration",
-        "concurrency-max-duration",
-        "connections",
-        "rps",
-        "duration",
-        "duration-stop",
-        "max-duration",
-        "timeout",
-        "data",
-        "data-file",
-        "binary-file",
-        "metadata",
-        "metadata-file",
-        "stream-interval",
-        "output",
-        "format",
-        "connect-timeout",
-        "keepalive",
-        "cpus",
-        "import-paths",
-        "name",
-        "tags",
-        "reflect-metadata",
-        "debug",
-        "host",
-        "enable-compression",
-        "load-schedule",
-        "load-start",
-        "load-end",
-        "load-step",
-        "load-step-duration",
-        "load-max-duration",
-    ]
-)
+NAMES = """
+proto protoset call cacert cert key skipTLS skipFirst cname authority insecure total async
+concurrency concurrency-schedule concurrency-start concurrency-end concurrency-step
+concurrency-step-duration concurrency-max-duration connections rps duration duration-stop
+max-duration timeout data data-file binary-file metadata metadata-file stream-interval output
+format connect-timeout keepalive cpus import-paths name tags reflect-metadata debug host
+enable-compression load-schedule load-start load-end load-step load-step-duration load-max-duration
+"""
+KEYS = frozenset(NAMES.split())
 CONFIGS = sorted(path.name for path in FOLDER.glob("*.json"))
 CONTEXT = 512
 
@@ -87,7 +42,7 @@ def config(name: str) -> dict[str, Any]:
 
 
 def messages(name: str, fingerprint: str | None = None) -> list[Any]:
-    """A config's messages. fingerprint: of the tokenizer that is served here, instead of its own."""
+    """A config's messages. fingerprint: of the tokenizer served here, instead of its own."""
     asked = config(name)
     found = [json_format.ParseDict(each, MESSAGES[asked["call"]]()) for each in asked["data"]]
     for message in found:
