@@ -28,6 +28,7 @@ from cli.children import Child, free_addresses
 from common import native
 
 START_S = 120.0
+ROWS = 4  # of each stream in one pass of a tiny model: a proposal of three tokens and one more
 WARM_UP = 0.2  # of a load's duration that its rates leave out
 SPREADS = {
     "first_token": "first token",
@@ -68,7 +69,7 @@ def tiny_services(
     with tempfile.TemporaryDirectory(prefix="crossdraft-load-") as scratch, ExitStack() as stack:
         target, draft = make_pair(Path(scratch))
         sizes = ["--max-sessions", str(streams), "--threads", str(threads)]
-        sizes += ["--max-batch-tokens", str(8 * streams), "--kv-memory-mib", "256"]
+        sizes += ["--max-batch-tokens", str(max(64, ROWS * streams)), "--kv-memory-mib", "256"]
         sizes += ["--log-level", "warning"]
         logs = Path(scratch) / "logs"
         verifier = Child(
