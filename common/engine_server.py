@@ -42,15 +42,15 @@ async def serve_engine(
     """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied."""
     server = GrpcServer(settings_of(config), [service])
     loop = asyncio.get_running_loop()
+    # What was loaded stays. Python's collector needn't walk through it again and again, with the
+    # event loop and the engine waiting for a tenth of a second each time.
+    gc.collect()
+    gc.freeze()
     engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
     engine.start()
     try:
         port = await server.start()
         await server.set_serving(True)
-        # What was loaded stays. Python's collector needn't walk through it again and again, with
-        # the event loop and the engine waiting for a tenth of a second each time.
-        gc.collect()
-        gc.freeze()
         if on_ready is not None:
             on_ready(port)
         await server.run_until_signal(drain)
