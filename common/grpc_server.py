@@ -188,12 +188,12 @@ class GrpcServer:
 
     def _add_reflection(self, server: grpc.aio.Server) -> None:
         try:
-            from grpc_reflection.v1alpha import reflection
+            from common.reflection import add_reflection
         except ImportError:
             log.warning("grpcio-reflection isn't installed; serving without reflection")
             return
         names = [*(service.full_name for service in self._services), "grpc.health.v1.Health"]
-        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        add_reflection(names, server)
 
 
 def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:

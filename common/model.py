@@ -93,9 +93,12 @@ class PagedModel:
         self.vocab_size = int(self.config.vocab_size)
         self.max_context_length = int(getattr(self.config, "max_position_embeddings", 2**31))
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
-        # none at all it would look into the positions, which a recorded step can't wait for.
-        self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self.kernels else None
+        # none at all it would look into the positions, which takes time in every pass, and which a
+        # recorded step can't wait for. A model that is about to be refused may want another one.
+        no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
+        self._no_mask = no_mask if self.kernels else None
         recorder = discover_layers(self.config, self._run, self.device)
+        self._no_mask = no_mask
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None

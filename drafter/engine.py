@@ -19,6 +19,7 @@ from common.engine_thread import EngineThread, Mailbox
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
+from drafter.arrivals import Arrivals
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
 from drafter.draft_choice import Choice, Choices, HostChoices, Question
@@ -95,6 +96,8 @@ class DraftEngine:
         self._max_rows = max_batch_tokens
         self._sessions: dict[DraftSession, None] = {}  # an ordered set
         self._waiting: dict[DraftSession, None] = {}
+        self._arrivals = Arrivals()
+        self._pass_s = 0.0  # the last forward pass
         self._steps = 0
         self._choices = HostChoices(bridge) if choices is None else choices
         self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
@@ -104,8 +107,12 @@ class DraftEngine:
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
         if not self._waiting:
+            return False
+        now = time.monotonic()
+        self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
+        if not self._waiting:  # whoever waited has ended
             return False
         batch = self._pack()
         sessions = {session.sequence: session for session in self._waiting}
@@ -113,7 +120,7 @@ class DraftEngine:
         try:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
-            forward_s = time.monotonic() - began
+            forward_s = self._pass_s = time.monotonic() - began
             asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
             real = self._bridge.draft_real
             chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
@@ -174,6 +181,10 @@ class DraftEngine:
         self._thread.call(lambda: self._sessions.setdefault(session))
         return session
 
+    def expect(self, session: DraftSession) -> None:
+        """The session is about to ask for a draft: its verdict is here."""
+        self._arrivals.expect(session)
+
     async def draft(
         self,
         session: DraftSession,
@@ -195,6 +206,7 @@ class DraftEngine:
         assert context and len(context) + steps <= self.max_context_length
 
         now = time.monotonic()
+        self._arrivals.forget(session)
 
         def begin() -> None:
             session.asked_at, session.forward_s = now, 0.0
@@ -207,6 +219,7 @@ class DraftEngine:
 
     def close(self, session: DraftSession) -> None:
         """Free the session's pages before the next step."""
+        self._arrivals.forget(session)
         self._thread.call(lambda: self._end(session))
 
     def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:

@@ -66,6 +66,7 @@ class Reply:
         else:
             self._reason = run.finish_reason
         self._session.statistics.room_s["detokenize"] += time.monotonic() - began
+        self._session.statistics.end_round()
         return pieces
 
     def last(self, pieces: list[pb.Piece]) -> pb.GenerateResponse:
@@ -93,6 +94,8 @@ class Reply:
             drafting=session.drafting,
             rule=wire_generate.rule_to_pb(session.rule),
             stop_string=(self._filter.found or b"").decode(),
+            outside_us=statistics.outside_us,
+            queue_us=statistics.queue_us,
         )
         return pb.GenerateResponse(pieces=pieces, summary=summary)
 

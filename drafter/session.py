@@ -171,6 +171,8 @@ class SpeculativeSession:
             tokens.append(verdict.next_token)
             origins.append(Origin.VERIFIER)
         if self._drafting is not None:
+            if verdict.finish_reason is None:
+                self._drafting.expect()
             self._drafting.committed(tokens, self._drafted)
         self._committed_length = verdict.committed_length
         self._round = verdict.round + 1

@@ -36,6 +36,9 @@ class StreamStatistics:
     rounds_by_mode: Counter[BridgeMode] = field(default_factory=Counter)
     room_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROOMS, 0.0))
     wire_bytes: int = 0
+    outside_us: list[int] = field(default_factory=list)  # by round: in neither model's passes
+    queue_us: list[int] = field(default_factory=list)  # so much of it in the queues
+    _marked: tuple[float, float, float] | None = None  # at the last round's end
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -61,3 +64,18 @@ class StreamStatistics:
         self.room_s["verifier_decide"] += cost.decide_us / 1e6
         inside = (cost.queue_us + cost.forward_us + cost.decide_us) / 1e6
         self.room_s["network"] += max(0.0, elapsed_s - inside)
+
+    def end_round(self) -> None:
+        """A verdict's tokens are ready to leave. Called after prefill, too, where rounds begin."""
+        room = self.room_s
+        now, models, queues = (
+            time.monotonic(),
+            room["draft_model"] + room["verifier_forward"],
+            room["draft_queue"] + room["verifier_queue"],
+        )
+        if self._marked is not None and self.rounds > len(self.outside_us):
+            began, models_before, queues_before = self._marked
+            outside = now - began - (models - models_before)
+            self.outside_us.append(max(0, round(outside * 1e6)))
+            self.queue_us.append(max(0, round((queues - queues_before) * 1e6)))
+        self._marked = now, models, queues

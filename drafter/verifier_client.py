@@ -138,7 +138,8 @@ class VerifierSession:
     async def verify(self, proposal: Proposal) -> Answer:
         """One round."""
         began = time.monotonic()
-        sent = replace(proposal, round=proposal.round - self._round_offset)
+        offset = self._round_offset
+        sent = replace(proposal, round=proposal.round - offset) if offset else proposal
         try:
             verdict, reopened = await self._exchange(sent), False
         except _Lost as cause:
@@ -147,7 +148,8 @@ class VerifierSession:
             verdict, reopened = await self._open(first=False), True
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
-        verdict = replace(verdict, round=verdict.round + self._round_offset)
+        if self._round_offset:
+            verdict = replace(verdict, round=verdict.round + self._round_offset)
         return Answer(verdict, time.monotonic() - began, reopened)
 
     def close(self) -> None:

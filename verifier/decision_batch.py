@@ -100,8 +100,10 @@ def decide_batch(
             adjust_rows([(session.history, session.draft) for session in sessions]),
             real_ids,
         )
-    parts = logits.split([session.sequence.wanted for session in sessions])
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
+    if all(session.spec.sampling.logprobs is None for session in sessions):
+        return [Outcome(a, token) for a, token in zip(accepted, following, strict=True)]
+    parts = logits.split([session.sequence.wanted for session in sessions])
     return [
         Outcome(a, token, _logprobs(session, part[: a + 1], token, real_ids))
         for session, part, a, token in zip(sessions, parts, accepted, following, strict=True)
