@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from common import logs
 from common.config import Sections
+from common.logs import Format
 from drafter.config import DrafterConfig
 from verifier.config import VerifierConfig
 
@@ -22,6 +24,8 @@ class Logged(Protocol):
 
     @property
     def log_level(self) -> str: ...
+    @property
+    def log_format(self) -> Format: ...
 
 
 Config = TypeVar("Config", bound=Logged)
@@ -33,10 +37,7 @@ def run(
     name: str,
 ) -> None:
     """Serve until a signal ends it."""
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.configure(config.log_level, config.log_format)
     log = logging.getLogger(name)
     log.info("starting with %s", config)
     asyncio.run(serve(config, lambda port: log.info("%s serves on port %d", name, port)))

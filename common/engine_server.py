@@ -11,7 +11,13 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol
 
+from opentelemetry.trace import Tracer
+
+from common.call_telemetry import CallTelemetry
+from common.engine_telemetry import EngineTelemetry
 from common.grpc_server import Drain, GrpcServer, ServerSettings, Service
+from common.metrics_listener import listening
+from common.tracing import NO_TRACER
 
 
 class Engine(Protocol):
@@ -23,6 +29,8 @@ class Engine(Protocol):
     def stop(self) -> Callable[[], None]: ...
     @property
     def on_death(self) -> Callable[[Callable[[], object]], None]: ...
+    @property
+    def telemetry(self) -> EngineTelemetry: ...
 
 
 def settings_of(config: Any) -> ServerSettings:
@@ -37,17 +45,20 @@ async def serve_engine(
     engine: Engine,
     drain: Drain,
     on_ready: Callable[[int], None] | None,
+    tracer: Tracer = NO_TRACER,
 ) -> None:
     """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied."""
-    server = GrpcServer(settings_of(config), [service])
+    registry = engine.telemetry.registry
+    server = GrpcServer(settings_of(config), [service], [CallTelemetry(registry, tracer)])
     loop = asyncio.get_running_loop()
     engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
-    engine.start()
-    try:
-        port = await server.start()
-        await server.set_serving(True)
-        if on_ready is not None:
-            on_ready(port)
-        await server.run_until_signal(drain)
-    finally:
-        engine.stop()
+    with listening(config.metrics_listen, registry):
+        engine.start()
+        try:
+            port = await server.start()
+            await server.set_serving(True)
+            if on_ready is not None:
+                on_ready(port)
+            await server.run_until_signal(drain)
+        finally:
+            engine.stop()

@@ -144,7 +144,7 @@ COMMITTED = _counter(
 )
 DRAFT_TOKENS = _counter(
     "crossdraft_verifier_draft_tokens_total",
-    "Draft tokens that were checked in those rounds.",
+    "Draft tokens that were proposed in those rounds.",
     rule=RULE,
 )
 ACCEPTED = _counter(
@@ -222,13 +222,9 @@ UNDRAFTED_ANSWERS = _counter(
     "Answers that asked for drafts and ended without: the draft model failed, or its context was "
     "full.",
 )
-VERIFIER_LOST = _counter(
-    "crossdraft_drafter_verifier_lost_total",
-    "Sessions' streams to a verifier that were cut off in mid-session.",
-)
 PAUSE_SECONDS = _seconds(
     "crossdraft_drafter_verifier_pause_seconds",
-    "From asking a verifier that was lost to the verdict of the one that took the session over.",
+    "Verifiers lost in mid-session: from asking one to the verdict of the one that took over.",
 )
 
 # Drafting ahead of the verdict doesn't exist yet. Its hits and misses belong here when it does: one

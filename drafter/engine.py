@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
 from common.kv_cache import PagePool
 from common.model import PagedModel
@@ -92,6 +93,7 @@ class DraftEngine:
         self._sessions: dict[DraftSession, None] = {}  # an ordered set
         self._waiting: dict[DraftSession, None] = {}
         self._steps = 0
+        self.telemetry = EngineTelemetry("draft", pool, lambda: len(self._waiting))
         self._thread = EngineThread("draft-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death = self._thread.on_death
@@ -109,6 +111,7 @@ class DraftEngine:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
             forward_s = time.monotonic() - began
+            self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
             chosen = self._choose(
                 logits, [s for s, p in zip(running, batch, strict=True) if p.complete]
             )
@@ -181,9 +184,10 @@ class DraftEngine:
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
         self.healthy = False
+        self.telemetry.failed()
         for session in sessions:
             self._waiting.pop(session, None)
-            session.sequence.preempt()
+            session.sequence.table.release()
             session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------

@@ -20,6 +20,7 @@ from common.grpc_channel import ClientTls, open_channel
 from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
+from common.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
 from drafter.reply import Reply
@@ -27,6 +28,7 @@ from drafter.request import read_request
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import build
+from drafter.telemetry import DrafterTelemetry
 
 RETRY_MS = 1000
 
@@ -38,6 +40,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._pair = pair
         self._config = config
         self._streams = 0
+        self._telemetry = DrafterTelemetry(pair, config, lambda: self._streams)
         self._draining = False
 
     async def drain(self) -> None:
@@ -78,15 +81,18 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                 self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
             )
             reply = Reply(self._pair.bridge.target, session, asked.stops)
-            async with aclosing(speculate(session)) as runs:
-                async for run in runs:
-                    pieces = reply.pieces(run)
-                    if reply.over:
-                        break
-                    if pieces:
-                        yield pb.GenerateResponse(pieces=pieces)
-            # The verifier has been let go by now, at a stop string too.
-            yield reply.last(pieces)
+            with self._telemetry.watching(session) as told:
+                async with aclosing(speculate(session)) as runs:
+                    async for run in runs:
+                        pieces = reply.pieces(run)
+                        if reply.over:
+                            break
+                        if pieces:
+                            yield pb.GenerateResponse(pieces=pieces)
+                # The verifier has been let go by now, at a stop string too.
+                last = reply.last(pieces)
+                told.answered(reply.ending, asked.draft_steps > 0)
+            yield last
         finally:
             self._streams -= 1
 
@@ -98,11 +104,12 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
         tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
     channel = open_channel(config.verifier, config.max_message_bytes, tls)
     try:
-        pair = await build(config, channel)
-        service = DrafterService(pair, config)
-        name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
-        register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
-        shell = Service(name, register, service)
-        await serve_engine(config, shell, pair.engine, service.drain, on_ready)
+        with exporting("drafter", config.trace_endpoint, config.trace_ratio) as tracer:
+            pair = await build(config, channel, tracer)
+            service = DrafterService(pair, config)
+            name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+            register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
+            shell = Service(name, register, service)
+            await serve_engine(config, shell, pair.engine, service.drain, on_ready, tracer)
     finally:
         await channel.close()

@@ -9,10 +9,12 @@ import asyncio
 import logging
 
 import grpc
+from opentelemetry.trace import Tracer
 
 from common.kv_sizing import make_pool
 from common.model import PagedModel
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import NO_TRACER
 from common.types import ModelInfo
 from common.weights import resolve
 from drafter.bridge import Bridge
@@ -28,9 +30,11 @@ log = logging.getLogger(__name__)
 STEP_COST, ROW_COST = 0.12, 0.03
 
 
-async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
+async def build(
+    config: DrafterConfig, channel: grpc.aio.Channel, tracer: Tracer = NO_TRACER
+) -> Pair:
     """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
-    verifier = VerifierClient(channel, config.verifier_timeout_s)
+    verifier = VerifierClient(channel, config.verifier_timeout_s, tracer)
     model, draft = await asyncio.to_thread(_load_draft, config)
     info, target_files = await verifier.describe()
     bridge = await asyncio.to_thread(_make_bridge, info, target_files, draft)

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import grpc
+from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
-from common import wire_verify
+from common import request_id, tracing, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.grpc_errors import ERROR_KEY
 from common.pb import verifier_pb2 as pb
@@ -49,8 +50,11 @@ class _Lost(Exception):
 class VerifierClient:
     """Verifiers behind one channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, patience_s: float, tracer: Tracer = tracing.NO_TRACER
+    ) -> None:
         """patience_s: how long to look for a verifier before giving up."""
+        self.tracer = tracer
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._patience_s = patience_s
 
@@ -117,6 +121,7 @@ class VerifierSession:
         self._spec = spec
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
+        self._span: Span = INVALID_SPAN  # of the stream in _call
         self._round_offset = 0  # rounds that earlier streams of this session have counted
         self.wire_bytes = 0
 
@@ -141,16 +146,24 @@ class VerifierSession:
         verdict = replace(verdict, round=verdict.round + self._round_offset)
         return Answer(verdict, time.monotonic() - began, reopened)
 
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*request_id.outgoing(), *tracing.outgoing(self._span))
+
     def close(self) -> None:
         """End the stream; the verifier frees what the session held."""
         if self._call is not None:
             self._call.cancel()
+            self._span.end()
+            self._call = None
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
         async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
             self.close()
-            self._call = self._stub.Verify()
+            self._span = tracing.calling(
+                self._client.tracer, "crossdraft.v1.VerifierService/Verify"
+            )
+            self._call = self._stub.Verify(metadata=self._metadata())
             done = len(self._committed) - len(self._spec.prompt)
             spec = replace(
                 self._spec,

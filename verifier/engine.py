@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong
 from common.kv_cache import PagePool
@@ -64,6 +65,7 @@ class VerifierEngine:
         self._real_ids = real_ids
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
+        self.telemetry = EngineTelemetry("target", pool, self._batcher.waiting)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._thread = EngineThread("verifier-engine", self.step, threads)
@@ -84,6 +86,7 @@ class VerifierEngine:
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
             self._pass_s = forwarded - began
+            self.telemetry.passed(self._pass_s, [len(chunk.tokens) for chunk in batch.chunks])
             outcomes = decide_batch(batch, logits, self._real_ids)
         except Exception as cause:
             self._fail(batch, cause)
@@ -104,6 +107,7 @@ class VerifierEngine:
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
+        self.telemetry.failed()
         for session in batch.running:
             self._batcher.remove(session)
             session.mailbox.post(ModelFailed(f"the target model failed: {type(cause).__name__}"))

@@ -22,6 +22,7 @@ from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import exporting
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
 from common.weights import resolve
@@ -29,6 +30,7 @@ from common.wire import check_ids
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
 from verifier.session import Session
+from verifier.telemetry import VerifierTelemetry
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self._engine = engine
         self._info = info
         self._files = files
+        self._telemetry = VerifierTelemetry(engine, info)
         self._draining = False
 
     async def drain(self) -> None:
@@ -76,6 +79,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 else:
                     self._propose(session, content)
                 verdict = await session.mailbox.take()
+                drafted = len(content.token_ids) if isinstance(content, Proposal) else 0
+                self._telemetry.decided(session.spec, drafted, verdict)
                 yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
@@ -90,6 +95,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
+        self._telemetry.decided(spec, len(draft), verdict)
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
@@ -167,15 +173,17 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, serve until a signal, drain. `on_ready` gets the bound port."""
-    engine, info, files = await asyncio.to_thread(build, config)
-    if info.row_invariant:
-        log.info("%s: row-invariant", config.model)
-    else:
-        log.warning(
-            "%s: NOT row-invariant: output may depend on drafts and on other sessions", config.model
-        )
-    service = VerifierService(engine, info, files)
-    name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
-    register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
-    shell = Service(name, register, service)
-    await serve_engine(config, shell, engine, service.drain, on_ready)
+    with exporting("verifier", config.trace_endpoint, config.trace_ratio) as tracer:
+        engine, info, files = await asyncio.to_thread(build, config)
+        if info.row_invariant:
+            log.info("%s: row-invariant", config.model)
+        else:
+            log.warning(
+                "%s: NOT row-invariant: output may depend on drafts and on other sessions",
+                config.model,
+            )
+        service = VerifierService(engine, info, files)
+        name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+        register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
+        shell = Service(name, register, service)
+        await serve_engine(config, shell, engine, service.drain, on_ready, tracer)
