@@ -72,6 +72,11 @@ def outgoing(span: Span) -> tuple[tuple[str, str], ...]:
     return tuple(carrier.items())
 
 
+def failed(span: Span, why: str) -> None:
+    """The call that was made didn't come to its end."""
+    span.set_status(Status(StatusCode.ERROR, why))
+
+
 def tell_round(span: Span, number: int, attributes: Mapping[str, int]) -> None:
     """One round, as an event, as long as there are few."""
     if not span.is_recording():

@@ -26,6 +26,7 @@ from common.types import ModelInfo, OpenSession, Proposal, Verdict
 
 log = logging.getLogger(__name__)
 
+METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
 RETRY_S = 0.2  # between attempts to reach a verifier
 # A new request waits so long at most: a verifier that has just restarted is found again within the
 # channel's longest pause between two attempts to connect.
@@ -121,7 +122,7 @@ class VerifierSession:
         self._spec = spec
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
-        self._span: Span = INVALID_SPAN  # of the stream in _call
+        self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
         self.wire_bytes = 0
 
@@ -139,31 +140,34 @@ class VerifierSession:
             verdict, reopened = await self._exchange(sent), False
         except _Lost as cause:
             log.warning("lost the verifier in round %d: %s", proposal.round, cause)
+            tracing.failed(self._span, str(cause))
             self._round_offset = proposal.round
             verdict, reopened = await self._open(first=False), True
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
+            told = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
+            tracing.tell_round(self._span, verdict.round, told)
         verdict = replace(verdict, round=verdict.round + self._round_offset)
         return Answer(verdict, time.monotonic() - began, reopened)
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*request_id.outgoing(), *tracing.outgoing(self._span))
-
     def close(self) -> None:
         """End the stream; the verifier frees what the session held."""
+        self._cancel()
+        self._span.end()
+        self._span = INVALID_SPAN
+
+    def _cancel(self) -> None:
         if self._call is not None:
             self._call.cancel()
-            self._span.end()
-            self._call = None
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
+        self._span.end()
+        self._span = tracing.calling(self._client.tracer, METHOD)
+        metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
         async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
-            self.close()
-            self._span = tracing.calling(
-                self._client.tracer, "crossdraft.v1.VerifierService/Verify"
-            )
-            self._call = self._stub.Verify(metadata=self._metadata())
+            self._cancel()
+            self._call = self._stub.Verify(metadata=metadata)
             done = len(self._committed) - len(self._spec.prompt)
             spec = replace(
                 self._spec,
