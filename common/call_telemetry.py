@@ -21,6 +21,7 @@ from common.grpc_errors import ERROR_KEY, UNEXPECTED, parts
 from common.metrics import NONE, OTHER
 from common.metrics_registry import Registry
 
+LATE_S = 0.05  # of a deadline: a client that gives up so near to it has met it
 _OURS = "/crossdraft."
 
 
@@ -74,7 +75,7 @@ class CallTelemetry(grpc.aio.ServerInterceptor):
                 try:
                     return await behaviour(request, context)
                 except BaseException as cause:
-                    status, error = _ended_by(cause, context)
+                    status, error = ended_by(cause, context)
                     raise
                 finally:
                     tracing.end_status(span, status)
@@ -100,12 +101,15 @@ class CallTelemetry(grpc.aio.ServerInterceptor):
         self._ended((method, status.name, error)).inc()
 
 
-def _ended_by(
+def ended_by(
     cause: BaseException, context: grpc.aio.ServicerContext
 ) -> tuple[grpc.StatusCode, str]:
+    """The status and the name of the error that a call ends with by this exception."""
     if isinstance(cause, asyncio.CancelledError):
-        # gRPC cancels a call whose time is over as it does one that its client has given up.
-        over = context.time_remaining() == 0
+        # gRPC cancels a call whose time is over as it does one that its client has given up. The
+        # client's clock began earlier, so that its word of the end may come before ours.
+        left = context.time_remaining()
+        over = left is not None and left < LATE_S
         return (grpc.StatusCode.DEADLINE_EXCEEDED if over else grpc.StatusCode.CANCELLED), NONE
     if isinstance(cause, grpc.aio.InternalError):  # a write to a client that is gone
         return grpc.StatusCode.CANCELLED, NONE
