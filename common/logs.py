@@ -25,7 +25,7 @@ def configure(level: str, form: Format) -> None:
     """Log to standard error, everything from `level` up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _ids() -> dict[str, str]:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 from itertools import product
 
-import grpc
 import pytest
-from grpc import StatusCode
 
 from cli.client import Client, Request, Statistics
 from common import metrics
-from common.call_telemetry import ended_by
 from common.metrics_registry import Registry
-from common.pb import verifier_pb2
 from common.sampling import SamplingParams
 from common.types import AcceptanceRule, BridgeMode, FinishReason
 from tests.fake_pairs import PROMPTS, draft_model, files, serving_pair
 from tests.fake_services import count_preemptions, serving_drafter
-from tests.lost_verifiers import lose_once
 from tests.metric_samples import Samples, samples_of
 
 MODES = {BridgeMode.TEXT: "text_rounds", BridgeMode.INTERSECTION: "intersection_rounds"}
@@ -114,34 +109,6 @@ async def test_rounds_of_a_stream_that_is_cancelled_are_counted_and_its_call_too
             assert pages == (0, 64)
 
 
-async def refused(client: Client, request: Request) -> StatusCode:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.generate(request)
-    status: StatusCode = caught.value.code()
-    return status
-
-
-async def test_errors_are_counted_by_method_status_and_cause() -> None:
-    async with serving_pair(verifier={"max_sessions": 1}) as pair:
-        verifier, drafter = samples_of(pair)
-        assert await refused(pair.client, Request(0, prompt="x")) is StatusCode.INVALID_ARGUMENT
-        counted = {"method": "Generate", "status": "INVALID_ARGUMENT", "error": "InvalidField"}
-        assert drafter(metrics.GRPC_CALLS, **counted) == 1
-        session = pair.verifier.engine.open(pair.verifier.open((5, 6)))
-        assert await refused(pair.client, Request(1, prompt="x")) is StatusCode.RESOURCE_EXHAUSTED
-        pair.verifier.engine.close(session)
-        # The verifier's error keeps its name on its way through the drafter.
-        full = {"status": "RESOURCE_EXHAUSTED", "error": "OverCapacity"}
-        assert verifier(metrics.GRPC_CALLS, method="Verify", **full) == 1
-        assert drafter(metrics.GRPC_CALLS, method="Generate", **full) == 1
-        unknown = pair.verifier.channel.unary_unary("/crossdraft.v1.VerifierService/Nothing")
-        with pytest.raises(grpc.aio.AioRpcError):
-            await unknown(b"")
-        assert verifier(metrics.GRPC_CALLS, method="other", status="UNIMPLEMENTED") == 1
-        await pair.verifier.stub.GetModel(verifier_pb2.GetModelRequest())
-        assert verifier(metrics.GRPC_CALLS, method="GetModel", status="OK", error="none") == 2
-
-
 async def test_a_peer_is_a_connection_however_many_its_streams() -> None:
     async with (
         serving_pair("same tokenizer") as pair,
@@ -180,43 +147,6 @@ async def test_preemptions_passes_and_batches_are_counted(monkeypatch: pytest.Mo
             assert samples(metrics.BATCH_SESSIONS, "_sum") > passes
 
 
-async def test_empty_answers_are_told_apart() -> None:
-    async with serving_pair("same tokenizer") as pair:
-        _, drafter = samples_of(pair)
-        output = await pair.generate(PROMPTS[0], 8, ignore_eos=True)
-        assert output.text and drafter(metrics.EMPTY_ANSWERS) == 0
-        await pair.generate(PROMPTS[0], 8, stop=(output.text[0],))
-        assert drafter(metrics.EMPTY_ANSWERS) == 1
-        assert drafter(metrics.ANSWERS, stop_reason="stop") == 1
-
-
-async def test_a_failing_draft_model_is_seen_and_so_is_its_recovery(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with serving_pair() as pair:
-        _, drafter = samples_of(pair)
-        model = pair.drafter.pair.engine._model
-        with monkeypatch.context() as broken:
-            broken.setattr(type(model), "forward", _failing(model))
-            await pair.generate("x")
-            assert drafter(metrics.DRAFT_HEALTHY) == 0
-            assert drafter(metrics.FAILED_PASSES, engine="draft") >= 1
-            assert drafter(metrics.UNDRAFTED_ANSWERS) == 1
-        await pair.generate("x")
-        assert drafter(metrics.DRAFT_HEALTHY) == 1
-        assert drafter(metrics.UNDRAFTED_ANSWERS) == 1
-
-
-def _failing(model: object):
-    real = type(model).forward
-
-    def forward(self, chunks):
-        if self is model:
-            raise RuntimeError("no draft")
-        return real(self, chunks)
-
-    return forward
-
 
 async def test_tokens_further_back_than_positions_reach_are_counted_together() -> None:
     async with serving_pair(
@@ -231,28 +161,6 @@ async def test_tokens_further_back_than_positions_reach_are_counted_together() -
         assert drafter(metrics.DRAFTED_BY_POSITION) == sum(drafted)
 
 
-async def test_a_pause_at_a_lost_verifier_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    lose_once(monkeypatch)
-    async with serving_pair() as pair:
-        verifier, drafter = samples_of(pair)
-        output = await pair.generate("x", 12, ignore_eos=True, draft_steps=0)
-        assert len(output.token_ids) == 12
-        assert drafter(metrics.PAUSE_SECONDS, "_count") == 1
-        assert verifier(metrics.PREFILLS) == 2
-
-
-@pytest.mark.parametrize(
-    ("left", "status"), [(None, "CANCELLED"), (5.0, "CANCELLED"), (0, "DEADLINE_EXCEEDED")]
-)
-def test_a_call_whose_time_is_over_isnt_one_that_was_given_up(
-    left: float | None, status: str
-) -> None:
-    class Context:
-        def time_remaining(self) -> float | None:
-            return left
-
-    found, _ = ended_by(asyncio.CancelledError(), Context())  # type: ignore[arg-type]
-    assert found.name == status
 
 
 def test_samples_sum_over_what_isnt_asked_for() -> None:
