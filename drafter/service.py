@@ -81,17 +81,17 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                 self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
             )
             reply = Reply(self._pair.bridge.target, session, asked.stops)
-            with self._telemetry.watching(session) as told:
-                async with aclosing(speculate(session)) as runs:
-                    async for run in runs:
-                        pieces = reply.pieces(run)
-                        if reply.over:
-                            break
-                        if pieces:
-                            yield pb.GenerateResponse(pieces=pieces)
-                # The verifier has been let go by now, at a stop string too.
-                last = reply.last(pieces)
-                told.answered(reply.ending, asked.draft_steps > 0)
+            told = self._telemetry.watch(session)
+            async with aclosing(speculate(session)) as runs:
+                async for run in runs:
+                    pieces = reply.pieces(run)
+                    if reply.over:
+                        break
+                    if pieces:
+                        yield pb.GenerateResponse(pieces=pieces)
+            # The verifier has been let go by now, at a stop string too.
+            last = reply.last(pieces)
+            told.answered(reply.ending, asked.draft_steps > 0)
             yield last
         finally:
             self._streams -= 1

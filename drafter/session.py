@@ -151,6 +151,7 @@ class SpeculativeSession:
         self._stream.close()
         if self._drafting is not None:
             self._drafting.close()
+        self.statistics.close()
 
     def _commit(self, draft: Sequence[int], verdict: Verdict) -> CommittedRun:
         tokens = list(draft[: verdict.accepted_length])

@@ -15,10 +15,11 @@ from common.types import BridgeMode, Verdict
 
 
 class RoundWatcher(Protocol):
-    """Who is told of each round when it is counted."""
+    """Who is told of what is counted, when it is."""
 
     def round(self, drafted: int, verdict: Verdict, mode: BridgeMode | None) -> None: ...
     def pause(self, elapsed_s: float) -> None: ...
+    def closed(self) -> None: ...
 
 
 @dataclass
@@ -40,6 +41,11 @@ class StreamStatistics:
     def mean_acceptance_length(self) -> float:
         """AL: committed tokens per round, next token included, prefill excluded."""
         return self.committed / self.rounds if self.rounds else 0.0
+
+    def close(self) -> None:
+        """The session is over, however it ended."""
+        if self.watcher is not None:
+            self.watcher.closed()
 
     def add_pause(self, elapsed_s: float) -> None:
         """The verifier was lost, and another took over `elapsed_s` after it was last asked."""

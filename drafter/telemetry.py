@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from opentelemetry import trace
 from prometheus_client import Counter
@@ -54,15 +53,10 @@ class DrafterTelemetry:
         registry.read(metrics.DRAFT_HEALTHY, lambda: {(): pair.engine.healthy})
         registry.read(metrics.BUILD_INFO, lambda: {(VERSION, config.model): 1})
 
-    @contextmanager
-    def watching(self, session: SpeculativeSession) -> Iterator[StreamTelemetry]:
-        """Tell of one stream, whatever ends it."""
-        told = StreamTelemetry(self, session)
-        session.statistics.watcher = told
-        try:
-            yield told
-        finally:
-            told.catch_up()
+    def watch(self, session: SpeculativeSession) -> StreamTelemetry:
+        """Tell of one stream, until its session closes."""
+        session.statistics.watcher = told = StreamTelemetry(self, session)
+        return told
 
 
 class StreamTelemetry:
@@ -83,7 +77,7 @@ class StreamTelemetry:
         whole.committed[bridge,].inc(verdict.accepted_length + (verdict.next_token is not None))
         _count(whole.drafted[bridge], drafted)
         _count(whole.accepted[bridge], verdict.accepted_length)
-        self.catch_up()
+        self._catch_up()
         now, before = time.monotonic(), self._verdict_at
         whole.round_s.observe(now - (before or self._statistics.first_token_at or now))
         self._verdict_at = now
@@ -92,6 +86,10 @@ class StreamTelemetry:
         """A verifier was lost, and another took over."""
         self._whole.pause_s.observe(elapsed_s)
         self._verdict_at = time.monotonic()
+
+    def closed(self) -> None:
+        """Nothing more will be counted."""
+        self._catch_up()
 
     def answered(self, ending: Ending, asked_for_drafts: bool) -> None:
         """The stream came to its summary."""
@@ -117,7 +115,7 @@ class StreamTelemetry:
         words = ", ".join(f"{key} {value}" for key, value in told.items())
         log.info("answered: %s", words, extra={FIELDS: told})
 
-    def catch_up(self) -> None:
+    def _catch_up(self) -> None:
         """Tell what the statistics have gathered since the last time."""
         whole, statistics = self._whole, self._statistics
         for room, seconds in statistics.room_s.items():

@@ -173,17 +173,16 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, serve until a signal, drain. `on_ready` gets the bound port."""
+    engine, info, files = await asyncio.to_thread(build, config)
+    if info.row_invariant:
+        log.info("%s: row-invariant", config.model)
+    else:
+        log.warning(
+            "%s: NOT row-invariant: output may depend on drafts and on other sessions", config.model
+        )
+    service = VerifierService(engine, info, files)
+    name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+    register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
+    shell = Service(name, register, service)
     with exporting("verifier", config.trace_endpoint, config.trace_ratio) as tracer:
-        engine, info, files = await asyncio.to_thread(build, config)
-        if info.row_invariant:
-            log.info("%s: row-invariant", config.model)
-        else:
-            log.warning(
-                "%s: NOT row-invariant: output may depend on drafts and on other sessions",
-                config.model,
-            )
-        service = VerifierService(engine, info, files)
-        name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
-        register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
-        shell = Service(name, register, service)
         await serve_engine(config, shell, engine, service.drain, on_ready, tracer)
