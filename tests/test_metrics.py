@@ -147,7 +147,6 @@ async def test_preemptions_passes_and_batches_are_counted(monkeypatch: pytest.Mo
             assert samples(metrics.BATCH_SESSIONS, "_sum") > passes
 
 
-
 async def test_tokens_further_back_than_positions_reach_are_counted_together() -> None:
     async with serving_pair(
         "same tokenizer", {"max_draft_tokens": 24}, max_draft_steps=24, lookup=False
@@ -159,8 +158,6 @@ async def test_tokens_further_back_than_positions_reach_are_counted_together() -
         further = sum(drafted[metrics.MAX_POSITION :])
         assert drafter(metrics.DRAFTED_BY_POSITION, position=metrics.OTHER) == further
         assert drafter(metrics.DRAFTED_BY_POSITION) == sum(drafted)
-
-
 
 
 def test_samples_sum_over_what_isnt_asked_for() -> None:

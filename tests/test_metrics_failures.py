@@ -1,4 +1,4 @@
-"""What goes wrong is counted under its own name: statuses, lost verifiers, a draft model that fails."""
+"""What goes wrong is counted by its own name: statuses, lost verifiers, failing draft models."""
 
 from __future__ import annotations
 

@@ -213,6 +213,8 @@ def test_a_collector_that_is_away_is_no_error(ratio: float, recording: bool) -> 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens there
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with tracing.exporting("drafter", endpoint, ratio) as tracer:
-            with tracing.serving(tracer, GENERATE, {}) as span:
-                assert span.is_recording() is recording
+        with (
+            tracing.exporting("drafter", endpoint, ratio) as tracer,
+            tracing.serving(tracer, GENERATE, {}) as span,
+        ):
+            assert span.is_recording() is recording
