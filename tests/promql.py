@@ -37,6 +37,7 @@ def _walk(node: object, grouped_by: tuple[str, ...]) -> Iterator[Named]:
         yield from _walk(node.vector_selector, grouped_by)
         return
     if isinstance(node, promql_parser.VectorSelector):
+        assert node.name is not None, "a selector names its metric"
         found = [(m.name, str(m.op), m.value) for m in node.matchers.matchers]
         yield Named(node.name, tuple(found), grouped_by)
         return
