@@ -44,6 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	command -v kubectl >/dev/null || command -v kustomize >/dev/null || $(BIN)/python -m tests.kubectl_binary
 	touch $@
 
 clean:

@@ -7,7 +7,7 @@ the order of starting and stopping. Refuses to know: which service and which eng
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -28,6 +28,8 @@ class Engine(Protocol):
     @property
     def stop(self) -> Callable[[], None]: ...
     @property
+    def busy_s(self) -> Callable[[], float]: ...
+    @property
     def on_death(self) -> Callable[[Callable[[], object]], None]: ...
     @property
     def telemetry(self) -> EngineTelemetry: ...
@@ -44,21 +46,32 @@ async def serve_engine(
     service: Service,
     engine: Engine,
     drain: Drain,
+    first_pass: Callable[[], Coroutine[Any, Any, None]],
     on_ready: Callable[[int], None] | None,
     tracer: Tracer = NO_TRACER,
 ) -> None:
-    """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied."""
+    """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied.
+
+    `first_pass` is a real forward pass through the engine. It comes before the port is bound: what
+    is made on first use (kernels, packed weights) belongs to starting, and ready means that a pass
+    has been seen to work.
+    """
     registry = engine.telemetry.registry
     server = GrpcServer(settings_of(config), [service], [CallTelemetry(registry, tracer)])
     loop = asyncio.get_running_loop()
     engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
     with listening(config.metrics_listen, registry):
         engine.start()
+        watching = None
         try:
+            await server.unless_dead(first_pass())
             port = await server.start()
+            watching = asyncio.create_task(server.health.watch(engine.busy_s, config.stall_s))
             await server.set_serving(True)
             if on_ready is not None:
                 on_ready(port)
             await server.run_until_signal(drain)
         finally:
+            if watching is not None:
+                watching.cancel()
             engine.stop()

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+STOP_S = 10.0  # for the last step to return; one that hangs mustn't keep the process
+
 
 class Mailbox(Generic[T]):
     """Results for one session: posted on the engine's thread, awaited on the loop that made it."""
@@ -50,6 +52,7 @@ class EngineThread:
         self._step = step
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
+        self._busy_since: float | None = None  # written by the thread, read by anyone
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -64,7 +67,14 @@ class EngineThread:
         """Finish the step in progress and end the thread."""
         self._commands.put(None)
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                log.error("a step hasn't returned for %.0f s; it is left behind", self.busy_s())
+
+    def busy_s(self) -> float:
+        """How long the step or command in progress has taken so far; 0 while there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def call(self, command: Callable[[], None]) -> None:
         """Have `command` run on the engine's thread, before its next step. Never blocks."""
@@ -91,6 +101,7 @@ class EngineThread:
         busy = False
         try:
             while self._drain(block=not busy):
+                self._busy_since = time.monotonic()
                 busy = self._step()
         except Exception:
             # Our own mistake. Streams that nobody serves would wait for ever while health says all
@@ -100,15 +111,20 @@ class EngineThread:
                 self._on_death()
             except RuntimeError:  # the loop is closed: the service has ended already
                 log.debug("the engine died after its event loop had closed")
+        finally:
+            self._busy_since = None
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""
         while True:
+            if block:
+                self._busy_since = None
             try:
                 command = self._commands.get(block=block)
             except queue.Empty:
                 return True
             if command is None:
                 return False
+            self._busy_since = time.monotonic()
             command()
             block = False

@@ -1,14 +1,16 @@
 """What both ends of a connection must agree on, and how the calling end is opened.
 
-Knows: message limits, keepalive, reconnecting, TLS of a client. Refuses to know: who is called.
-A ping interval below what the other end permits gets the connection closed ("too many pings"), so
-both stand here side by side.
+Knows: message limits, keepalive, reconnecting, balancing, TLS of a client. Refuses to know: who is
+called. A ping interval below what the other end permits gets the connection closed ("too many
+pings"), so both stand here side by side.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -18,7 +20,7 @@ PING_EVERY_MS = 20_000
 PING_TIMEOUT_MS = 10_000
 PING_PERMITTED_EVERY_MS = 10_000  # less than PING_EVERY_MS, for clocks that differ
 
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,14 @@ def shared_options(max_message_bytes: int) -> Options:
     ]
 
 
-def server_options(max_message_bytes: int) -> Options:
+def server_options(max_message_bytes: int, max_connection_age_s: float | None = None) -> Options:
+    options: Options = []
+    if max_connection_age_s is not None:
+        # Clients find servers that came later, since they look up addresses when a connection ends.
+        # Streams aren't cut: gRPC's default is to let them end on the old connection.
+        options.append(("grpc.max_connection_age_ms", int(max_connection_age_s * 1000)))
     return [
+        *options,
         *shared_options(max_message_bytes),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_PERMITTED_EVERY_MS),
         # Two servers on one port must fail loudly, rather than share the calls at random.
@@ -51,9 +59,18 @@ def server_options(max_message_bytes: int) -> Options:
     ]
 
 
-def channel_options(max_message_bytes: int) -> Options:
+def channel_options(max_message_bytes: int, service: str | None = None) -> Options:
+    # Of a name with several addresses (dns:///name:port is gRPC's default reading of name:port),
+    # each call takes the next one that is connected, and healthy where `service` is given.
+    config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
+    if service is not None:
+        config["healthCheckConfig"] = {"serviceName": service}
     return [
         *shared_options(max_message_bytes),
+        ("grpc.service_config", json.dumps(config)),
+        # A name is looked up again when a connection is lost, but by default no sooner than 30 s
+        # after the last time: too long for those that wait for a replacement.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
         # A server that restarts is found again within seconds, not after the default's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 500),
@@ -64,10 +81,17 @@ def channel_options(max_message_bytes: int) -> Options:
 
 
 def open_channel(
-    address: str, max_message_bytes: int, tls: ClientTls | None = None
+    address: str,
+    max_message_bytes: int,
+    tls: ClientTls | None = None,
+    service: str | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to "host:port", not connected yet. Raises ConfigError on unreadable files."""
-    options = channel_options(max_message_bytes)
+    """A channel to "host:port", not connected yet. Raises ConfigError on unreadable files.
+
+    `address` may be any name that gRPC knows ("dns:///host:port"); of several servers behind it,
+    calls go to each in turn. `service`: to those only whose health says that this one is served.
+    """
+    options = channel_options(max_message_bytes, service)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
@@ -88,5 +112,5 @@ def read_pem(path: str) -> bytes:
 
 
 def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0]
+    host = address.rpartition("/")[2].rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")

@@ -1,7 +1,8 @@
 """The shell around a service: port, TLS, health, reflection, and an end that loses nothing.
 
-Knows: how a gRPC server is started, told healthy or not, and drained on a signal. Refuses to know:
-what its services do (handed in as `Service`) and how errors travel (common/grpc_errors.py).
+Knows: how a gRPC server is started and drained on a signal. Refuses to know: what its services do
+(handed in as `Service`), how errors travel (common/grpc_errors.py) and what health says
+(common/health.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import grpc
 from common.errors import ConfigError, EngineDied
 from common.grpc_channel import read_pem, server_options
 from common.grpc_errors import ErrorMapping
+from common.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class ServerSettings:
     tls_key: str | None = None
     tls_client_ca: str | None = None
     max_concurrent_rpcs: int | None = None
+    health_listen: str | None = None  # health alone, without TLS
+    max_connection_age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class GrpcServer:
         self._errors = ErrorMapping()
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
-        self._health: Any = None  # grpc_health's servicer, where the package is installed
+        self.health = Health([service.full_name for service in services])
 
     async def start(self) -> int:
         """Bind and serve, health NOT_SERVING. Returns the port. Raises ConfigError if it can't."""
@@ -73,29 +77,24 @@ class GrpcServer:
         settings = self._settings
         server = grpc.aio.server(
             interceptors=[*self._observers, self._errors],
-            options=server_options(settings.max_message_bytes),
+            options=server_options(settings.max_message_bytes, settings.max_connection_age_s),
             maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
         )
         for service in self._services:
             service.register(service.servicer, server)
-        self._add_health(server)
-        await self.set_serving(False)
+        await self.health.add_to(server)
         if settings.reflection:
             self._add_reflection(server)
         port = _bind(server, settings)
+        if settings.health_listen is not None:
+            await self.health.open(settings.health_listen)
         await server.start()
         self._server = server
         return port
 
     async def set_serving(self, serving: bool) -> None:
-        """What health says, of the whole and of each service."""
-        if self._health is None:
-            return
-        from grpc_health.v1.health_pb2 import HealthCheckResponse
-
-        status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
-        for name in ("", *(service.full_name for service in self._services)):
-            await self._health.set(name, status)
+        """Whether calls are welcome: what health says of the whole and of each service."""
+        await self.health.set_serving(serving)
 
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
         """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.
@@ -122,6 +121,20 @@ class GrpcServer:
             draining.cancel()
             died.cancel()
             await asyncio.wait([draining, died])
+
+    async def unless_dead(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, which may wait for the engine. Raises EngineDied if that dies meanwhile."""
+        working = asyncio.create_task(work)
+        died = asyncio.create_task(self._died.wait())
+        try:
+            await asyncio.wait([working, died], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise EngineDied("the engine died; the log says why")
+            await working
+        finally:
+            working.cancel()
+            died.cancel()
+            await asyncio.wait([working, died])
 
     def die(self) -> None:
         """The engine behind the services is dead: end now. Call it on the event loop."""
@@ -157,15 +170,7 @@ class GrpcServer:
             await server.stop(min(grace, LAST_STATUS_S))
         await stopping
         self._server = None
-
-    def _add_health(self, server: grpc.aio.Server) -> None:
-        try:
-            from grpc_health.v1 import health, health_pb2_grpc
-        except ImportError:
-            log.warning("grpcio-health-checking isn't installed; serving without health")
-            return
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await self.health.close()
 
     def _add_reflection(self, server: grpc.aio.Server) -> None:
         try:
@@ -173,9 +178,7 @@ class GrpcServer:
         except ImportError:
             log.warning("grpcio-reflection isn't installed; serving without reflection")
             return
-        names = [service.full_name for service in self._services]
-        if self._health is not None:
-            names.append("grpc.health.v1.Health")
+        names = [*(service.full_name for service in self._services), "grpc.health.v1.Health"]
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
 

@@ -76,6 +76,22 @@ class DrafterConfig:
     grace_s: float = setting(
         20.0, "Seconds that running streams have to finish after SIGTERM.", minimum=0
     )
+    health_listen: str | None = setting(
+        None,
+        "Another address, without TLS, that answers health alone: for probes that know no TLS, as "
+        "Kubernetes' own.",
+    )
+    stall_s: float = setting(
+        60.0,
+        "Seconds that one step of the model may take before health's `liveness` says no.",
+        minimum=0.01,
+    )
+    max_connection_age_s: float | None = setting(
+        None,
+        "Seconds after which clients are asked to connect again (and look up addresses anew); "
+        "running streams stay. Left out: never.",
+        minimum=0.1,
+    )
     reflection: bool = setting(True, "Serve gRPC reflection.")
     tls_certificate: str | None = setting(None, "PEM file; with --tls-key, serve over TLS.")
     tls_key: str | None = setting(None, "PEM file of the certificate's private key.")

@@ -96,7 +96,7 @@ class DraftEngine:
         self.telemetry = EngineTelemetry("draft", pool, lambda: len(self._waiting))
         self._thread = EngineThread("draft-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
-        self.on_death = self._thread.on_death
+        self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
     # --- the step -----------------------------------------------------------------------------
 

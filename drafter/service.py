@@ -15,7 +15,7 @@ from contextlib import aclosing
 import grpc
 
 from common.engine_server import serve_engine
-from common.errors import Draining, OverCapacity
+from common.errors import Draining, ModelFailed, OverCapacity
 from common.grpc_channel import ClientTls, open_channel
 from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
@@ -23,6 +23,7 @@ from common.pb import drafter_pb2_grpc
 from common.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
+from drafter.engine import DraftEngine, DraftFailed
 from drafter.reply import Reply
 from drafter.request import read_request
 from drafter.session import Pair, SpeculativeSession
@@ -31,6 +32,7 @@ from drafter.startup import build
 from drafter.telemetry import DrafterTelemetry
 
 RETRY_MS = 1000
+VERIFIER = "crossdraft.v1.VerifierService"  # what a verifier's health must say is served
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
@@ -97,19 +99,33 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             self._streams -= 1
 
 
+async def first_pass(engine: DraftEngine) -> None:
+    """One token in, one out. Raises ModelFailed: later the service would go on without drafts."""
+    session = engine.open()
+    try:
+        await engine.draft(session, [0], 1)
+    except DraftFailed as cause:
+        raise ModelFailed(str(cause)) from cause
+    finally:
+        engine.close(session)
+
+
 async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, find the verifier, serve until a signal, drain. `on_ready` gets the bound port."""
     tls = None
     if config.verifier_tls_ca:
         tls = ClientTls(config.verifier_tls_ca, config.tls_certificate, config.tls_key)
-    channel = open_channel(config.verifier, config.max_message_bytes, tls)
+    channel = open_channel(config.verifier, config.max_message_bytes, tls, VERIFIER)
     try:
         with exporting("drafter", config.trace_endpoint, config.trace_ratio) as tracer:
             pair = await build(config, channel, tracer)
+            engine = pair.engine
             service = DrafterService(pair, config)
             name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
             register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
             shell = Service(name, register, service)
-            await serve_engine(config, shell, pair.engine, service.drain, on_ready, tracer)
+            await serve_engine(
+                config, shell, engine, service.drain, lambda: first_pass(engine), on_ready, tracer
+            )
     finally:
         await channel.close()

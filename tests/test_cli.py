@@ -70,6 +70,14 @@ def test_models_lists_presets_and_what_is_cached(tmp_path: Path) -> None:
     assert "neither a preset" in line
 
 
+@pytest.mark.parametrize("service", ["verifier", "drafter"])
+def test_fetching_only_takes_the_model_that_would_be_served(service: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'[{service}]\nmodel = "{tmp_path}"\n')
+    result = run(service, "--config", str(file), "--fetch-only")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}\n")
+
+
 def statistics(**changes) -> Statistics:
     fields = {
         "stop_reason": FinishReason.STOP,

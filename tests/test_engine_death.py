@@ -20,7 +20,7 @@ from common.wire_verify import verify_request_to_pb
 from tests.fake_pairs import files, target_model
 from tests.fake_services import make_verifier
 from verifier import service
-from verifier.batcher import Batcher
+from verifier.batcher import Batch, Batcher
 from verifier.config import VerifierConfig
 
 
@@ -58,10 +58,12 @@ async def _doomed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, info = make_verifier(target_model("wide"), files("wide"))
     monkeypatch.setattr(service, "build", lambda config: (engine, info, files("wide")))
 
-    def broken(batcher: Batcher) -> None:
-        if batcher._waiting:
+    def broken(batcher: Batcher) -> Batch | None:
+        if any(len(session.spec.prompt) > 1 for session in batcher._waiting):
             raise ZeroDivisionError
+        return next_batch(batcher)
 
+    next_batch = Batcher.next_batch
     monkeypatch.setattr(Batcher, "next_batch", broken)
     loop, ready = asyncio.get_running_loop(), asyncio.Future[int]()
     config = VerifierConfig(listen="127.0.0.1:0", grace_s=600)

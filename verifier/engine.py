@@ -70,7 +70,7 @@ class VerifierEngine:
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._thread = EngineThread("verifier-engine", self.step, threads)
         self.start, self.stop = self._thread.start, self._thread.stop
-        self.on_death = self._thread.on_death
+        self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
     # --- the step -----------------------------------------------------------------------------
 

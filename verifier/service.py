@@ -171,6 +171,15 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     return engine, info, files
 
 
+async def first_pass(engine: VerifierEngine, info: ModelInfo) -> None:
+    """One token in, one out. Raises ModelFailed."""
+    session = engine.open(OpenSession((0,), 1, info.tokenizer_sha256))
+    try:
+        await session.mailbox.take()
+    finally:
+        engine.close(session)
+
+
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
     """Load, serve until a signal, drain. `on_ready` gets the bound port."""
     engine, info, files = await asyncio.to_thread(build, config)
@@ -185,4 +194,6 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     shell = Service(name, register, service)
     with exporting("verifier", config.trace_endpoint, config.trace_ratio) as tracer:
-        await serve_engine(config, shell, engine, service.drain, on_ready, tracer)
+        await serve_engine(
+            config, shell, engine, service.drain, lambda: first_pass(engine, info), on_ready, tracer
+        )
