@@ -28,6 +28,7 @@ class PagePool:
         self.page_size = page_size
         self._free = list(range(num_pages - 1, -1, -1))  # lowest number on top
         self._tables: set[PageTable] = set()
+        self.preemptions = 0  # how often a table gave way
 
     @property
     def free_pages(self) -> int:
@@ -106,6 +107,11 @@ class PageTable:
         """Give everything back."""
         self.length = 0
         self._give_back(0)
+
+    def preempt(self) -> None:
+        """Give everything back, to others."""
+        self.release()
+        self._pool.preemptions += 1
 
     def _give_back(self, keep: int) -> None:
         # Reversed, so that the pool hands the same pages out in the same order again.

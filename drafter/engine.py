@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
 from common.kv_cache import PagePool
 from common.model import PagedModel
@@ -100,6 +101,7 @@ class DraftEngine:
         self._pass_s = 0.0  # the last forward pass
         self._steps = 0
         self._choices = HostChoices(bridge) if choices is None else choices
+        self.telemetry = EngineTelemetry("draft", pool, lambda: len(self._waiting))
         self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
@@ -125,6 +127,7 @@ class DraftEngine:
             real = self._bridge.draft_real
             chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
             forward_s += self._choices.lag_s
+            self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
         except Exception as cause:
             self._fail(running, cause)
             return True
@@ -169,9 +172,10 @@ class DraftEngine:
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
         self.healthy = False
+        self.telemetry.failed()
         for session in sessions:
             self._waiting.pop(session, None)
-            session.sequence.preempt()
+            session.sequence.table.release()
             session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------

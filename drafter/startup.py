@@ -9,12 +9,14 @@ import asyncio
 import logging
 
 import grpc
+from opentelemetry.trace import Tracer
 
 from common.device import choose_device
 from common.device_room import make_room
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import NO_TRACER
 from common.types import ModelInfo
 from common.weights import resolve
 from drafter.bridge import Bridge
@@ -31,10 +33,16 @@ log = logging.getLogger(__name__)
 STEP_COST, ROW_COST = 0.12, 0.03
 
 
-async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
+async def build(
+    config: DrafterConfig, channel: grpc.aio.Channel, tracer: Tracer = NO_TRACER
+) -> Pair:
     """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
     verifier = VerifierClient(
-        channel, config.verifier_timeout_s, config.round_timeout_s, config.open_timeout_s
+        channel,
+        config.verifier_timeout_s,
+        config.round_timeout_s,
+        config.open_timeout_s,
+        tracer,
     )
     model, draft = await asyncio.to_thread(_load_draft, config)
     info, target_files = await verifier.describe()

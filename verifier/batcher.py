@@ -54,6 +54,10 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def waiting(self) -> int:
+        """How many sessions have a round to be checked; may be asked from any thread."""
+        return len(self._waiting)
+
     def add(self, session: Session) -> None:
         self._sessions[session] = None
 

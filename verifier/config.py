@@ -102,6 +102,20 @@ class VerifierConfig:
         "info",
         "What to log.",
     )
+    log_format: Literal["plain", "json"] = setting(
+        "plain", "How log lines look: for people, or one JSON object each."
+    )
+    metrics_listen: str | None = setting(
+        None, "Address where Prometheus may ask for metrics; left out: nowhere."
+    )
+    trace_endpoint: str | None = setting(
+        None,
+        "OpenTelemetry collector (OTLP over gRPC, http://host:4317) that takes traces; left out: "
+        "no tracing. Needs crossdraft[tracing].",
+    )
+    trace_ratio: float = setting(
+        1.0, "Share of the traces begun here that are recorded.", minimum=0, maximum=1
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv_cache import PagePool
@@ -64,6 +65,7 @@ class VerifierEngine:
         self._model = model
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
+        self.telemetry = EngineTelemetry("target", pool, self._batcher.waiting)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._decisions = HostDecisions(real_ids) if decisions is None else decisions
@@ -93,6 +95,7 @@ class VerifierEngine:
             outcomes = self._decisions.decide(batch, logits)
             forwarded += self._decisions.lag_s
             self._pass_s = forwarded - began
+            self.telemetry.passed(self._pass_s, [len(chunk.tokens) for chunk in batch.chunks])
         except RankLost:
             raise
         except Exception as cause:
@@ -114,6 +117,7 @@ class VerifierEngine:
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
+        self.telemetry.failed()
         for session in batch.running:
             self._batcher.remove(session)
             session.mailbox.post(ModelFailed(f"the target model failed: {type(cause).__name__}"))

@@ -24,6 +24,7 @@ from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.ranks import torchrun_place
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import exporting
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
 from common.weights import resolve
@@ -34,6 +35,7 @@ from verifier.engine import Limits, VerifierEngine
 from verifier.ranks import follow_rank_0, load_target, watch
 from verifier.request_limits import check_verify_once, check_verify_request
 from verifier.session import Session
+from verifier.telemetry import VerifierTelemetry
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self._idle_timeout_s = idle_timeout_s
         self._info = info
         self._files = files
+        self._telemetry = VerifierTelemetry(engine, info)
         self._draining = False
 
     async def drain(self) -> None:
@@ -91,6 +94,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 else:
                     self._propose(session, content)
                 verdict = await session.mailbox.take()
+                drafted = len(content.token_ids) if isinstance(content, Proposal) else 0
+                self._telemetry.decided(session.spec, drafted, verdict)
                 yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
@@ -106,6 +111,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
+        self._telemetry.decided(spec, len(draft), verdict)
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
@@ -245,6 +251,7 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
     name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     shell = Service(name, register, service)
-    await serve_engine(
-        config, shell, engine, service.drain, lambda: first_pass(engine, info), on_ready
-    )
+    with exporting("verifier", config.trace_endpoint, config.trace_ratio) as tracer:
+        await serve_engine(
+            config, shell, engine, service.drain, lambda: first_pass(engine, info), on_ready, tracer
+        )
