@@ -10,13 +10,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bench import device_flashinfer as flashinfer
+from bench.device_budget import Budget
 from bench.device_clock import device, seconds_of
+from bench.device_table import Row
 from common.kernels import reference
 from common.kernels.paged_attention import paged_attention
 from common.kernels.tiles import SPLIT_KEYS, Tiles, choose_tiles, rows_per_tile
@@ -35,6 +37,11 @@ class Shape:
     kv_heads: int = 4
     size: int = 128
     dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def label(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.sessions}x{self.context}x{self.rows} rows, head {self.size}, {dtype}"
 
     @property
     def kv_bytes(self) -> int:
@@ -107,28 +114,31 @@ class Case:
         return query, keys, values
 
 
-def kernel_table(shapes: list[Shape], bytes_per_second: float) -> list[dict[str, Any]]:
-    """Time and share of the copy bandwidth, and torch's own attention beside it."""
+def kernel_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -> list[Row]:
+    """Time and share of the copy bandwidth, and others' attention beside it, where it is there."""
     found = []
+    others = {"sdpa_us": sdpa}
+    if flashinfer.is_installed():
+        others |= {"flashinfer_us": flashinfer.fastest, "flashinfer_fixed_us": flashinfer.fixed}
     for shape in shapes:
+        if not budget.allows(f"attention of {shape.label}"):
+            continue
         case = Case(shape)
         floor = shape.kv_bytes / bytes_per_second
         seconds = seconds_of(case.call())
-        line: dict[str, Any] = {
+        line: Row = {
             "sessions": shape.sessions,
             "context": shape.context,
             "rows": shape.rows,
             "us": seconds * 1e6,
             "share": floor / seconds,
         }
-        for name, baseline in (("sdpa_us", sdpa), ("flex_us", flex)):
-            if baseline is flex and (shape.sessions == 1 or shape.rows == 4):
-                line[name] = "-"  # each shape is compiled anew, for many seconds
-                continue
+        for name, baseline in others.items():
             try:
                 line[name] = seconds_of(baseline(case)) * 1e6
             except Exception as cause:  # a baseline that doesn't run is told, not hidden
-                line[name] = f"{type(cause).__name__}: {str(cause).strip()[:160]}"
+                line[name] = type(cause).__name__
+                line[f"{name}_why"] = str(cause).strip()[:300]
         found.append(line)
     return found
 
@@ -146,29 +156,12 @@ def sdpa(case: Case) -> Callable[[], Tensor]:
     )
 
 
-def flex(case: Case) -> Callable[[], Tensor]:
-    """torch's FlexAttention (arXiv:2412.05496) over dense keys: paging would only add to it."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    if not torch.cuda.is_available():
-        raise NotImplementedError("FlexAttention is compared on CUDA")
-    query, keys, values = case.dense()
-    behind = case.shape.context - case.shape.rows
-
-    def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return q + behind >= k
-
-    mask = create_block_mask(
-        causal, 1, None, case.shape.rows, case.shape.context, device=str(device())
-    )
-    compiled: Any = torch.compile(flex_attention, dynamic=False)
-    return lambda: compiled(query, keys, values, block_mask=mask, scale=case.scale, enable_gqa=True)
-
-
-def error_table(shapes: list[Shape]) -> list[dict[str, Any]]:
+def error_table(shapes: list[Shape], budget: Budget) -> list[Row]:
     """‖out - float64‖ / ‖float64‖ on fresh inputs, and whether a row's bits are its own."""
-    found = []
+    found: list[Row] = []
     for shape in shapes:
+        if not budget.allows(f"attention errors of {shape.label}"):
+            continue
         case = Case(shape)
         whole = case.call()()  # [sessions * rows, heads, size]
         last = shape.sessions - 1
@@ -183,12 +176,14 @@ def error_table(shapes: list[Shape]) -> list[dict[str, Any]]:
         mine = whole.view(shape.sessions, shape.rows, shape.heads, shape.size)[last]
         one = range(last, last + 1)
         alone = torch.cat([case.call(one, range(r, r + 1))() for r in range(shape.rows)])
+        error = float((mine.double() - expected).norm() / expected.norm())
+        limit = 1e-4 if shape.dtype == torch.float32 else 1e-2
         found.append(
             {
-                "shape": f"{shape.sessions}x{shape.context}, {shape.rows} rows, head {shape.size}, "
-                f"{str(shape.dtype).removeprefix('torch.')}",
-                "error": float((mine.double() - expected).norm() / expected.norm()),
-                "finite": bool(whole.isfinite().all()),
+                "check": "attention",
+                "shape": shape.label,
+                "error": error,
+                "right": bool(whole.isfinite().all()) and error < limit,
                 "bits_of_rows_alone": bool(torch.equal(alone, mine)),
                 "bits_of_session_alone": bool(torch.equal(case.call(one)(), mine)),
             }
@@ -196,20 +191,18 @@ def error_table(shapes: list[Shape]) -> list[dict[str, Any]]:
     return found
 
 
-def tile_table(shapes: list[Shape], bytes_per_second: float) -> list[dict[str, Any]]:
+def tile_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -> list[Row]:
     """Other tiles and splits, for choosing: times of every shape by configuration."""
     candidates = [
-        (Tiles(64, block_n, warps, stages), SPLIT_KEYS)
-        for block_n, warps, stages in product((32, 64, 128), (4, 8), (2, 3, 4))
+        (Tiles(64, block_n, warps, stages), split)
+        for block_n, warps, stages, split in product((32, 64), (4, 8), (2, 3), (SPLIT_KEYS, 1024))
     ]
-    candidates += [(Tiles(m, n, 4, 3), SPLIT_KEYS) for m in (16, 32) for n in (64, 128)]
-    candidates += [
-        (Tiles(64, block_n, warps, 3), split)
-        for block_n, warps, split in product((64, 128), (4, 8), (256, 1024))
-    ]
+    candidates += [(Tiles(m, 32, 4, 3), SPLIT_KEYS) for m in (16, 32)]
     found = []
     for tiles, split in candidates:
-        line: dict[str, Any] = {"tiles": str(tiles).removeprefix("Tiles"), "split": split}
+        if not budget.allows(f"{tiles} over {split} keys"):
+            continue
+        line: Row = {"tiles": str(tiles).removeprefix("Tiles"), "split": split}
         for shape in shapes:
             name = f"{shape.sessions}x{shape.context}x{shape.rows}"
             try:

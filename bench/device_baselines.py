@@ -1,7 +1,9 @@
-"""What decisions cost without our kernels: torch's argmax, vLLM's sort, softmax and noise.
+"""What decisions cost without our kernels: torch's argmax; a sort, softmax and noise.
 
-All sessions have the same number of rows here, which spares the baselines what raggedness would
-cost them. Nothing waits for the host, so that a CUDA graph can replay them too.
+Two forms of the latter: torch alone draws for every row, and vLLM's two passes accept first and
+draw then, for the row of each session that matters. All sessions have the same number of rows here,
+which spares the baselines what raggedness would cost them. Nothing waits for the host, so that a
+CUDA graph can replay them too.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ def sampled(
     top_p: float,
     q_ids: Tensor | None,  # int64 [rows, n]
     q_probs: Tensor | None,
+    every_row: bool = False,
 ) -> Tensor:
-    """vLLM's order: a sort if there is a filter, softmax, accept, noise over what is left."""
+    """vLLM's order: a sort if there is a filter, softmax, accept, noise over what is left.
+
+    every_row: in one pass, as torch alone would do it. int64 [sessions, 2].
+    """
     x = logits.float() / temperature
     vocab = x.shape[1]
     if top_k < vocab or top_p < 1:
@@ -40,12 +46,16 @@ def sampled(
     stops[:, -1] = True
     first = stops.to(torch.int8).argmax(1)  # [sessions]
     rows = torch.arange(len(first), device=x.device) * per_session + first
-    weights = p[rows]
+    chosen = rows
+    if every_row:
+        rows = torch.arange(len(x), device=x.device)
+    weights = p if every_row else p[rows]
     if q_ids is not None and q_probs is not None:
         weights = weights.scatter_add(1, q_ids[rows], -q_probs[rows]).clamp_(min=0)
     else:
         weights = weights.scatter(1, draft[rows, None], 0.0)
     token = (weights / torch.empty_like(weights).exponential_()).argmax(-1)
+    token = token[chosen] if every_row else token
     return torch.stack([first, token], 1)
 
 

@@ -1,16 +1,17 @@
 """Draft steps by kernels on a device: checked against torch, and timed.
 
-Part of bench/device_kernels.py. Refuses to know decisions.
+Refuses to know decisions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
-from bench.device_table import tell
+from bench.device_budget import Budget
+from bench.device_table import Row
 
 
 def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False) -> torch.Tensor:
@@ -24,21 +25,22 @@ def logits_like(rows: int, vocab: int, device: torch.device, flat: bool = False)
     return x
 
 
-def check_and_measure_drafts(
-    device: torch.device, small: bool, copy: float
-) -> list[dict[str, Any]]:
+def check_and_measure(
+    device: torch.device, shapes: Sequence[tuple[int, int]], copy: float, budget: Budget
+) -> list[Row]:
     """Draft steps over a shared vocabulary: q rows and tokens checked against torch, then timed."""
     from bench.device_timing import microseconds, sets_for
     from common.kernels.scan import FILTERED
     from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
-    from drafter.kernels.reference import masked_law
+    from drafter.kernels.reference import draft_law
 
-    told: list[dict[str, Any]] = []
-    vocab = 1000 if small else 49_152
-    targets = torch.randperm(vocab, device=device)
-    shared = torch.rand(vocab, device=device) < 0.8
-    made = SharedIds.of(targets, shared, vocab)
-    for rows in (4,) if small else (8, 64, 512):
+    told: list[Row] = []
+    for rows, vocab in shapes:
+        if not budget.allows(f"draft steps at {rows} x {vocab}"):
+            continue
+        targets = torch.randperm(vocab, device=device)
+        shared = torch.rand(vocab, device=device) < 0.8
+        made = SharedIds.of(targets, shared, vocab)
         steps = Steps(
             torch.full((rows,), FILTERED, dtype=torch.int32, device=device),
             torch.full((rows,), 1.4426950408889634 / 0.8, device=device),
@@ -54,13 +56,15 @@ def check_and_measure_drafts(
         sets = [logits_like(rows, vocab, device) for _ in range(count)]
         work = Workspace.empty(rows, vocab, device)
         tokens, ids, probs = propose_rows(sets[0], made, steps, work)
-        worst, drawn = 0.0, True
-        for row in range(min(rows, 8)):
-            law = masked_law(sets[0][row], shared, 0.8, vocab, 0.95, 0.0, 64)
-            by_target = torch.zeros_like(law).index_add_(0, targets, law)
-            found = torch.zeros_like(law).index_add_(0, ids[row].long(), probs[row])
-            worst = max(worst, float((by_target - found).abs().max()))
-            drawn = drawn and bool((ids[row] == tokens[row, 1]).any())
+        some = slice(min(rows, 8))
+        filters = (steps.top_k[some], steps.top_p[some], steps.min_p[some])
+        heat = torch.full_like(steps.top_p[some], 0.8)
+        law = draft_law(sets[0][some], shared, heat, *filters, slots=64)
+        expected = torch.zeros(len(heat), vocab, device=device)
+        found = expected.scatter_add(1, ids[some].long(), probs[some])
+        expected.scatter_add_(1, targets[law.ids], law.probs)
+        worst = float((expected - found).abs().max())
+        drawn = bool((ids[some] == tokens[some, 1:]).any(dim=1).all())
         calls = [partial(propose_rows, x, made, steps, work) for x in sets]
         took = microseconds(calls, device)
         told.append(
@@ -68,12 +72,11 @@ def check_and_measure_drafts(
                 "kernel": "propose",
                 "rows": rows,
                 "vocab": vocab,
-                "microseconds": round(took, 2),
+                "us": took,
                 "bytes": size,
-                "share_of_copy": round(size / took * 1e6 / copy, 3),
+                "share_of_copy": size / took * 1e6 / copy,
                 "worst_difference_of_q": worst,
                 "right": worst < 1e-4 and drawn,
             }
         )
-        tell(told[-1])
     return told

@@ -1,24 +1,20 @@
-"""`python -m bench.device_kernels`: decision kernels on a GPU, checked, timed, against torch.
+"""Decision kernels on a device: checked against float64, timed, with torch and two passes beside.
 
-`--small` runs every part in a tiny form under Triton's interpreter, to see that it works; its times
-mean nothing. `--tune` and `--profile` are bench/device_tuning.py's. Needs torch and triton, nothing
-else.
+Knows cases, and how a batch of one is made. Refuses to know at which shapes and for how long
+(bench/device_stages.py). On the CPU it runs under Triton's interpreter, where times mean nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.device_drafts import check_and_measure_drafts, logits_like
-from bench.device_table import table, tell
+from bench.device_budget import Budget
+from bench.device_drafts import logits_like
+from bench.device_table import Row
 
 PER_SESSION = 8  # rows: seven drafts and the bonus token
 Q_WIDTH = 64
@@ -34,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "coupled top-k": {"rule": 3, "temperature": 0.8, "top_k": 50},
     "top-p, flat": {"rule": 1, "temperature": 1.0, "top_p": 0.95, "flat": True},
 }
-LARGEST_ONLY_GREEDY = 2048  # rows at which only the main cases run, to stay within the time
+MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most batches are
 
 
 def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
     return decisions
 
 
-def baseline(one: dict[str, Any], case: dict[str, Any]) -> torch.Tensor:
+def baseline(one: dict[str, Any], case: dict[str, Any], every_row: bool) -> torch.Tensor:
     """The same in torch."""
     from bench import device_baselines
 
@@ -82,7 +78,7 @@ def baseline(one: dict[str, Any], case: dict[str, Any]) -> torch.Tensor:
     return device_baselines.sampled(
         one["logits"], one["draft"], PER_SESSION, case["temperature"],
         case.get("top_k", one["logits"].shape[1]), case.get("top_p", 1.0),
-        None if q is None else q.ids.long(), None if q is None else q.probs,
+        None if q is None else q.ids.long(), None if q is None else q.probs, every_row,
     )  # fmt: skip
 
 
@@ -96,12 +92,17 @@ def workspace(
     )
 
 
-def check(rows: int, vocab: int, device: torch.device) -> list[dict[str, Any]]:
+def check(
+    rows: int, vocab: int, device: torch.device, budget: Budget, names: Sequence[str] = tuple(CASES)
+) -> list[Row]:
     """Fresh random inputs against the float64 twin. What differs must have been a close call."""
     from bench.decision_twin import Batch, decide_plainly
 
-    checked = []
-    for name, case in CASES.items():
+    checked: list[Row] = []
+    for name in names:
+        case = CASES[name]
+        if not budget.allows(f"check of {name} at {rows} x {vocab}"):
+            continue
         one = inputs(rows, vocab, device, case)
         allowed = torch.ones(vocab, dtype=torch.bool, device=device)
         allowed[vocab - vocab // 50 :] = False
@@ -134,19 +135,22 @@ def _greedy(sampling: Any) -> Any:
 
 
 def measure(
-    rows: int, vocab: int, device: torch.device, copy: float, deadline: float, baselines: bool
-) -> list[dict[str, Any]]:
-    """Every case at one shape: time, also in reads of the logits, and the baseline's time."""
+    rows: int,
+    vocab: int,
+    device: torch.device,
+    copy: float,
+    budget: Budget,
+    names: Sequence[str] = tuple(CASES),
+) -> list[Row]:
+    """Every case at one shape: time, also in reads of the logits, and the baselines' times."""
     from bench.device_timing import microseconds, sets_for
 
-    measured: list[dict[str, Any]] = []
+    measured: list[Row] = []
     size = rows * vocab * 2
     read: float | None = None
-    for name, case in CASES.items():
-        if rows >= LARGEST_ONLY_GREEDY and name not in ("greedy", "top-k top-p, q"):
-            continue
-        if time.monotonic() > deadline:
-            measured.append({"kernel": name, "rows": rows, "vocab": vocab, "note": "no time left"})
+    for name in names:
+        case = CASES[name]
+        if not budget.allows(f"{name} at {rows} x {vocab}"):
             continue
         count = sets_for(size) if device.type == "cuda" else 1
         sets = [inputs(rows, vocab, device, case) for _ in range(count)]
@@ -154,25 +158,25 @@ def measure(
         if read is None:
             read = reading(sets, work, device)
         mine = microseconds([partial(ours, one, work) for one in sets], device)
-        theirs = None
-        if baselines and name != "coupled top-k" and "min_p" not in case:
-            calls: list[Callable[[], object]] = [partial(baseline, one, case) for one in sets[:8]]
-            theirs = microseconds(calls, device, 0.05)
-        measured.append(
-            {
-                "kernel": name,
-                "rows": rows,
-                "vocab": vocab,
-                "microseconds": round(mine, 2),
-                "bytes": size,
-                "read_microseconds": round(read, 2),
-                "reads": round(mine / read, 2),
-                "share_of_copy": round(size / mine * 1e6 / copy, 3),
-                "baseline_microseconds": None if theirs is None else round(theirs, 2),
-                "times": None if theirs is None else round(theirs / mine, 2),
-            }
-        )
-    table(measured)
+        row: Row = {
+            "kernel": name,
+            "rows": rows,
+            "vocab": vocab,
+            "us": mine,
+            "bytes": size,
+            "read_us": read,
+            "reads": mine / read,
+            "share_of_copy": size / mine * 1e6 / copy,
+        }
+        for column, every_row in (("torch_us", True), ("two_pass_us", False)):
+            if "min_p" in case or (not case and not every_row):
+                continue
+            few = sets[: 2 if size > 1 << 28 else 8]
+            calls: list[Callable[[], object]] = [
+                partial(baseline, one, case, every_row) for one in few
+            ]
+            row[column] = microseconds(calls, device, 0.03)
+        measured.append(row)
     return measured
 
 
@@ -184,65 +188,3 @@ def reading(sets: list[dict[str, Any]], work: Any, device: torch.device) -> floa
     return microseconds(
         [partial(scan, one["logits"], work.real, work.scan) for one in sets], device
     )
-
-
-def run(device: torch.device, small: bool = False, seconds: float = 60.0) -> list[dict[str, Any]]:
-    """Ceilings, checks, then times; JSON-able rows. After `seconds` it leaves out, and says so."""
-    from bench.device_clock import copy_bytes_per_second
-    from bench.device_timing import matmul_rate
-
-    deadline = time.monotonic() + seconds
-    copy = copy_bytes_per_second(4 << 30 if device.type == "cuda" else 1 << 20)
-    rate = matmul_rate(device)
-    told: list[dict[str, Any]] = [
-        {"ceiling": "copy", "bytes_per_s": copy},
-        {"ceiling": "bf16 matmul", "flop_per_s": rate},
-    ]
-    for row in told:
-        tell(row)
-    shapes = [(8, 1000)] if small else [(64, 151_936), (16, 262_144)]
-    for rows, vocab in shapes:
-        for row in check(rows, vocab, device):
-            tell(row)
-            told.append(row)
-    told += check_and_measure_drafts(device, small, copy)
-    shapes = [(8, 1000)] if small else [
-        *((rows, 151_936) for rows in (512, 64, 8, 2048)),
-        *((rows, vocab) for vocab in (262_144, 49_152) for rows in (512, 8)),
-    ]  # fmt: skip
-    for rows, vocab in shapes:
-        told += measure(rows, vocab, device, copy, deadline, small or vocab == 151_936)
-    return told
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="tiny, interpreted, on the CPU")
-    parser.add_argument("--tune", action="store_true", help="time tile sizes instead")
-    parser.add_argument("--profile", action="store_true", help="time every launch instead")
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop measuring after these")
-    parser.add_argument("--seed", type=int, help="of the inputs; fresh ones if not given")
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    given = parser.parse_args()
-    if given.small:
-        from common.kernels.interpreter import interpret
-
-        interpret()
-    seed = given.seed if given.seed is not None else time.time_ns() & 0xFFFFFFFF
-    print(f"seed {seed}")
-    torch.manual_seed(seed)
-    device = torch.device("cpu" if given.small else "cuda")
-    from bench import device_tuning
-
-    if given.tune:
-        device_tuning.tune(device)
-    elif given.profile:
-        device_tuning.profile(device)
-    else:
-        rows = run(device, given.small, given.seconds)
-        if given.json:
-            given.json.write_text(json.dumps(rows, indent=1))
-
-
-if __name__ == "__main__":
-    main()

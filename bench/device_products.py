@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import torch
 from torch.nn.functional import linear
 
+from bench.device_budget import Budget
 from bench.device_clock import device, seconds_of
+from bench.device_table import Row
 from common.kernels import reference
 from common.kernels.row_product import ProductTiles, product_tiles, row_product
 
@@ -21,11 +22,17 @@ TOGETHER = 256 << 20  # bytes of all copies of one matrix
 
 
 def product_table(
-    matrices: list[tuple[int, int]], rows: list[int], bytes_per_second: float, tune: bool
-) -> list[dict[str, Any]]:
+    matrices: list[tuple[int, int]],
+    rows: list[int],
+    bytes_per_second: float,
+    budget: Budget,
+    tune: bool = False,
+) -> list[Row]:
     """Microseconds for each number of rows; with `tune`, of other tiles too."""
     found = []
     for outer, inner in matrices:
+        if not budget.allows(f"products with {outer} x {inner}"):
+            continue
         size = 2 * outer * inner
         copies = max(1, TOGETHER // size) if torch.cuda.is_available() else 1
         weights = [
@@ -40,6 +47,7 @@ def product_table(
             value = row_product(x[:9], weights[0], tiles).sum(0)
             expected = reference.row_product(x[:9], weights[0])
             line["error"] = float((value.double() - expected).norm() / expected.norm())
+            line["right"] = line["error"] < 1e-2
             for count in rows if tiles is chosen else (1, 64):
                 few = x[:count]
                 line[f"ours_{count}"] = _each(
@@ -53,7 +61,7 @@ def product_table(
     return found
 
 
-def _line(outer: int, inner: int, tiles: ProductTiles, floor: float) -> dict[str, Any]:
+def _line(outer: int, inner: int, tiles: ProductTiles, floor: float) -> Row:
     names = (tiles.block_n, tiles.block_k, tiles.splits, tiles.num_warps, tiles.num_stages)
     return {
         "matrix": f"{outer}x{inner}",

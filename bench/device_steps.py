@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from bench.device_clock import device, wait, wall_seconds
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
+from common.linear import Packing
 from common.model import Chunk, PagedModel
 from common.ragged import flatten
 from common.step_graphs import StepSize
@@ -54,25 +55,35 @@ SHAPES = [
     ModelShape("1.5B", 1536, 8960, 28, 12, 2, True, 151_936),
     ModelShape("7B", 3584, 18944, 28, 28, 4, False, 152_064),
 ]
-SMALL = [ModelShape("tiny", 64, 96, 2, 4, 2, True, 256)]
+SMALL = [
+    ModelShape("tiny", 64, 96, 2, 4, 2, True, 320),
+    ModelShape("small", 96, 128, 2, 4, 2, False, 320),
+]
 
 
 class Steps:
     """One model with contexts of random keys and values, ready to take steps."""
 
-    def __init__(self, shape: ModelShape, sessions: int, context: int, fuse: bool = True) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        sessions: int,
+        context: int,
+        fuse: bool = True,
+        packing: Packing = "plain",
+    ) -> None:
         torch.manual_seed(0)
         with torch.device(device()):
             made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
         self.model = PagedModel(
             made,
-            "plain",
+            packing,
             device=device().type,
             dtype=torch.bfloat16,
             kernels=True,
             fuse=fuse,
         )
-        self.context = context
+        self.context = self._longest = context
         pages = -(-(context + 16) // PAGE_SIZE)
         pool = PagePool(sessions * pages, PAGE_SIZE)
         self.tables = [pool.table() for _ in range(sessions)]
@@ -94,6 +105,13 @@ class Steps:
             Chunk([(31 * i + 7 * place) % vocab for i in range(rows)], table, rows)
             for place, table in enumerate(self.tables[:sessions])
         ]
+
+    def at(self, context: int) -> None:
+        """From now on contexts are so long, at most as long as they were made."""
+        assert context <= self._longest
+        self.context = context
+        for table in self.tables:
+            table.length = context
 
     def kv_bytes(self, sessions: int, rows: int) -> int:
         return sessions * (self.context + rows) * self.model.bytes_per_token

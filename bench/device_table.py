@@ -1,23 +1,34 @@
-"""How the device bench prints what it found: one line per check, one small table per shape."""
+"""How the device bench prints what it found: lines, and tables with a column per key."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-
-def table(measured: list[dict[str, Any]]) -> None:
-    """One line per case of a shape."""
-    first = measured[0]
-    read = next((row["read_microseconds"] for row in measured if "reads" in row), None)
-    print(f"{first['rows']} x {first['vocab']}: reading the logits once takes {read} us")
-    for row in measured:
-        if "note" in row:
-            print(f"  {row['kernel']:<18} {row['note']}")
-            continue
-        beside = "" if row["times"] is None else f"  torch {row['baseline_microseconds']:>9.1f} us"
-        print(f"  {row['kernel']:<18}{row['microseconds']:>9.1f} us {row['reads']:>6.2f} x{beside}")
+Row = dict[str, Any]
 
 
-def tell(row: dict[str, Any]) -> None:
+def tell(row: Row) -> None:
     """One row, in one line."""
-    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    print(" ".join(f"{key}={_cell(value)}" for key, value in row.items()), flush=True)
+
+
+def cells(rows: Sequence[Row]) -> list[str]:
+    """Lines of a table with one column per key of the first row."""
+    if not rows:
+        return []
+    names = list(rows[0])
+    lines = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    return ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
+
+
+def only(rows: Sequence[Row], *names: str) -> list[Row]:
+    """The rows with those keys alone, in that order."""
+    return [{name: row.get(name, "") for name in names} for row in rows]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return "" if value is None else str(value)

@@ -1,7 +1,7 @@
 """Where a decision's time goes on a GPU, launch by launch, and what other tile sizes would take.
 
-Reached by `python -m bench.device_kernels --profile` or `--tune`. Refuses to know whether decisions
-are right (bench/device_kernels.py checks).
+Stages of `python -m bench.device` that run when they are asked for. Refuses to know whether
+decisions are right (bench/device_kernels.py checks).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from bench.device_budget import Budget
 from bench.device_drafts import logits_like
 from bench.device_kernels import CASES, inputs, ours, workspace
-from bench.device_table import tell
+from bench.device_table import Row
 from bench.device_timing import microseconds, sets_for
 
 VOCAB = 151_936
@@ -45,10 +46,11 @@ CONCERNS = {  # cases whose time a constant can change much
 }
 
 
-def tune(device: torch.device) -> None:
+def launches(device: torch.device, budget: Budget) -> list[Row]:
     """Times of the filtered scan by chunk and warps, and of decisions by VARIANTS."""
+    found: list[Row] = []
     for rows in ROWS:
-        _tune_scan(device, rows)
+        found += _scans(device, rows, budget)
         for name, concerns in CONCERNS.items():
             sets = [
                 inputs(rows, VOCAB, device, CASES[name]) for _ in range(sets_for(rows * VOCAB * 2))
@@ -56,11 +58,13 @@ def tune(device: torch.device) -> None:
             for variant in VARIANTS:
                 if variant and not set(variant) & set(concerns):
                     continue
+                if not budget.allows(f"{name} at {rows} rows with {variant}"):
+                    continue
                 with _constants(variant):
                     work = workspace(rows, VOCAB, device, False)
                     took = microseconds([partial(ours, one, work) for one in sets], device, 0.03)
-                told = " ".join(f"{key}={value}" for key, value in variant.items())
-                print(f"{rows:>4} {name:<16}{took:>8.1f} us  {told or 'as it is'}", flush=True)
+                found.append({"rows": rows, "kernel": name, "us": took, **variant})
+    return found
 
 
 @contextmanager
@@ -80,12 +84,13 @@ def _constants(variant: dict[str, int]) -> Iterator[None]:
             setattr(home, name, value)
 
 
-def _tune_scan(device: torch.device, rows: int) -> None:
+def _scans(device: torch.device, rows: int, budget: Budget) -> list[Row]:
     import triton
 
     from common.kernels.scan import BLOCK, scan_rows
 
     sets = [logits_like(rows, VOCAB, device) for _ in range(sets_for(rows * VOCAB * 2))]
+    found: list[Row] = []
     kinds = torch.full((rows,), 3, device=device, dtype=torch.int32)
     scales = torch.full((rows,), 1.8, device=device)
     for chunk, warps in (
@@ -97,6 +102,8 @@ def _tune_scan(device: torch.device, rows: int) -> None:
         (8192, 8),
         (8192, 16),
     ):
+        if not budget.allows(f"scan of {rows} rows in chunks of {chunk}"):
+            continue
         chunks = triton.cdiv(VOCAB, chunk)
         tops, sums = (torch.empty(rows, chunks, device=device) for _ in range(2))
         blocks = torch.empty(rows, chunks, device=device, dtype=torch.int32)
@@ -112,19 +119,20 @@ def _tune_scan(device: torch.device, rows: int) -> None:
             for x in sets
         ]  # fmt: skip
         took = microseconds(calls, device, 0.02)
-        rate = rows * VOCAB * 2 / took / 1e6
-        print(
-            f"{rows:>4} scan chunk={chunk} warps={warps} {took:.1f} us {rate:.2f} TB/s", flush=True
-        )
+        found.append({"rows": rows, "kernel": "scan", "us": took, "chunk": chunk, "warps": warps})
+    return found
 
 
-def profile(device: torch.device) -> None:
+def profile(device: torch.device, budget: Budget) -> list[Row]:
     """Microseconds of each launch of a decision, by torch's profiler; settle and probe in all."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
+    found: list[Row] = []
     for rows in (512, 64, 8):
         for name, case in CASES.items():
+            if not budget.allows(f"profile of {name} at {rows} rows"):
+                continue
             one = inputs(rows, VOCAB, device, case)
             work = workspace(rows, VOCAB, device, not case)
             ours(one, work)
@@ -139,4 +147,5 @@ def profile(device: torch.device) -> None:
                 if event.self_device_time_total > 0
             }
             counts = {"flat": int(work.drawn[2])} if case else {}
-            tell({"profile": name, "rows": rows, **counts, **times})
+            found.append({"kernel": name, "rows": rows, **counts, **times})
+    return found

@@ -193,4 +193,6 @@ def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
         drafting=summary.drafting,
         rule=rule_from_pb(summary.rule),
         stop_string=summary.stop_string,
+        outside_us=tuple(summary.outside_us),
+        queue_us=tuple(summary.queue_us),
     )

@@ -41,6 +41,8 @@ class Statistics:
     drafting: bool
     rule: AcceptanceRule | None = None
     stop_string: str = ""
+    outside_us: tuple[int, ...] = ()
+    queue_us: tuple[int, ...] = ()
 
     @property
     def tokens_per_s(self) -> float:

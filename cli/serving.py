@@ -17,7 +17,9 @@ import click
 from rich.console import Console
 
 from cli.fetching import fetch
+from common import logs
 from common.config import Sections
+from common.logs import Format
 from drafter.config import DrafterConfig
 from verifier.config import VerifierConfig
 
@@ -29,6 +31,8 @@ class Logged(Protocol):
 
     @property
     def log_level(self) -> str: ...
+    @property
+    def log_format(self) -> Format: ...
 
 
 Config = TypeVar("Config", bound=Logged)
@@ -40,10 +44,7 @@ def run(
     name: str,
 ) -> None:
     """Serve until a signal ends it."""
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.configure(config.log_level, config.log_format)
     log = logging.getLogger(name)
     # Until the service handles it. A container's first process ignores signals that it has no
     # handler for, and would be waited for in vain while it loads.

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.device_runtime import Runtime
 from common.kernels.kv_write import write_kv
 from common.kernels.paged_attention import paged_attention
 from common.kernels.rotate_write import rotate_write
@@ -21,6 +22,7 @@ from common.kv_store import KVStore, LayerShape
 from common.ragged import Ints, RaggedRows
 
 PARTIAL_BYTES = 256 << 20  # of split results that one launch may leave for the merge
+_FIELDS = 6  # of a row in StepBuffers: ids, positions, slots, row_items, lanes; wanted, apart
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class PagedBatch:
     slots: Tensor  # int32 [rows]
     row_items: Tensor  # int32 [rows]
     lanes: Tensor  # int32 [rows]
+    wanted: Tensor  # int [wanted]: rows whose logits are asked for, row 0 where it pads a step
     items: Tensor  # int32 [items, ITEM_FIELDS]
     pages: Tensor  # int32 [pages]
     counts: Tensor  # int32 [2]: rows, items that are real
@@ -145,6 +148,7 @@ def place(
         slots=there(rows.slots),
         row_items=there(rows.row_items),
         lanes=there(rows.lanes),
+        wanted=torch.from_numpy(rows.wanted).to(device),
         items=there(rows.items),
         pages=there(rows.pages),
         counts=there(np.array([rows.rows, len(rows.items)], dtype=np.int32)),
@@ -166,19 +170,20 @@ class StepBuffers:
         most_rows: int,
         most_items: int,
         device: torch.device,
+        runtime: Runtime,
     ) -> None:
         self._store, self._layers = store, layers
-        sizes = (2 + 5 * most_rows, most_items * ITEM_FIELDS, store.num_pages)
-        pinned = device.type == "cuda"
+        sizes = (2 + _FIELDS * most_rows, most_items * ITEM_FIELDS, store.num_pages)
+        pinned = runtime.pinned
         self._host = [torch.zeros(n, dtype=torch.int32, pin_memory=pinned) for n in sizes]
         self._device = [torch.zeros(n, dtype=torch.int32, device=device) for n in sizes]
         self._most_rows = most_rows
-        self._copied = torch.cuda.Event() if pinned else None
+        self._copied = runtime.mark()
 
     def view(self, rows: int, items: int) -> PagedBatch:
         """The first `rows` rows and `items` items of the room, as a batch."""
         head, flat, pages = self._device
-        fields = head[2:].view(5, self._most_rows)[:, :rows]  # [5, rows]
+        fields = head[2:].view(_FIELDS, self._most_rows)[:, :rows]  # [_FIELDS, rows]
         return PagedBatch(
             self._store,
             self._layers,
@@ -187,6 +192,7 @@ class StepBuffers:
             slots=fields[2],
             row_items=fields[3],
             lanes=fields[4],
+            wanted=fields[5],
             items=flat[: items * ITEM_FIELDS].view(items, ITEM_FIELDS),
             pages=pages,
             counts=head[:2],
@@ -195,18 +201,18 @@ class StepBuffers:
 
     def fill(self, rows: RaggedRows) -> None:
         """Copy a batch in. Rows beyond it keep old ids and positions; `counts` rules them out."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the last copy has left the host's side
+        self._copied.wait()  # the last copy has left the host's side
         head, flat, pages = (tensor.numpy() for tensor in self._host)
         head[0], head[1] = rows.rows, len(rows.items)
-        fields = head[2:].reshape(5, self._most_rows)
+        fields = head[2:].reshape(_FIELDS, self._most_rows)
         columns = (rows.ids, rows.positions, rows.slots, rows.row_items, rows.lanes)
         for field, column in enumerate(columns):
             fields[field, : rows.rows] = column
+        fields[_FIELDS - 1] = 0  # what was wanted before may be no row of this size
+        fields[_FIELDS - 1, : len(rows.wanted)] = rows.wanted
         flat[: rows.items.size] = rows.items.ravel()
         pages[: len(rows.pages)] = rows.pages
         used = (len(head), rows.items.size, len(rows.pages))
         for host, there, count in zip(self._host, self._device, used, strict=True):
             there[:count].copy_(host[:count], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+        self._copied.record()

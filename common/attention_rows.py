@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from common.kv_store import KVStore
+from common.ragged import Chunk
 
 # Keys up to which one row's attention runs on one thread. Waking a second one costs more than the
 # work (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep).
@@ -30,8 +31,7 @@ _ONE_THREAD_KEYS = 2048
 class Segment:
     """Consecutive rows of one sequence: positions [begin, end) of it run in this batch."""
 
-    pages: Tensor  # int64 [n], covering [0, end)
-    contiguous: bool  # the pages follow each other in the store
+    pages: Tensor | range  # int64 [n], covering [0, end); a range if they follow each other
     begin: int
     end: int
 
@@ -61,12 +61,15 @@ class RowBatch:
         groups = query[0].view(kv_heads, heads // kv_heads, rows, size)
         groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
         out = torch.empty_like(groups)
-        threads = torch.get_num_threads()
+        threads = now = torch.get_num_threads()
         row = 0
         try:
             for segment in self.segments:
-                torch.set_num_threads(1 if segment.end <= _ONE_THREAD_KEYS else threads)
-                keys, values = self.store.read(layer, segment.pages, segment.contiguous)
+                wanted = 1 if segment.end <= _ONE_THREAD_KEYS else threads
+                if wanted != now:
+                    torch.set_num_threads(wanted)
+                    now = wanted
+                keys, values = self.store.read(layer, segment.pages)
                 keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, n, size]
                 for end in range(segment.begin + 1, segment.end + 1):
                     begin = max(0, end - window) if window else 0
@@ -75,8 +78,35 @@ class RowBatch:
                     )
                     row += 1
         finally:
-            torch.set_num_threads(threads)
+            if now != threads:
+                torch.set_num_threads(threads)
         return out.view(1, rows, heads, size)
+
+
+def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, RowBatch, Tensor]:
+    """The chunks as model code takes them: (ids, positions, the batch, rows that are wanted)."""
+    segments: list[Segment] = []
+    slots: list[int] = []
+    ids: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for chunk in chunks:
+        begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
+        pages = chunk.table.pages[: -(-end // store.page_size)]
+        in_line = range(pages[0], pages[0] + len(pages))
+        read = in_line if pages == list(in_line) else torch.tensor(pages)
+        segments.append(Segment(read, begin, end))
+        slots.extend(store.slots(pages, begin, end))
+        ids.extend(chunk.tokens)
+        positions.extend(range(begin, end))
+        wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
+    batch = RowBatch(store, segments, torch.tensor(slots))
+    return (
+        torch.tensor(ids),
+        torch.tensor(positions),
+        batch,
+        torch.tensor(wanted, dtype=torch.int64),
+    )
 
 
 def _attend_row(

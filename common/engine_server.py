@@ -7,11 +7,18 @@ the order of starting and stopping. Refuses to know: which service and which eng
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
+from opentelemetry.trace import Tracer
+
+from common.call_telemetry import CallTelemetry
+from common.engine_telemetry import EngineTelemetry
 from common.grpc_server import Drain, GrpcServer, ServerSettings, Service
+from common.metrics_listener import listening
+from common.tracing import NO_TRACER
 
 # Calls that one address may have in progress, for each session that there may be: enough to see in
 # a refusal that the service is full, rather than that the caller is greedy.
@@ -29,6 +36,8 @@ class Engine(Protocol):
     def busy_s(self) -> Callable[[], float]: ...
     @property
     def on_death(self) -> Callable[[Callable[[], object]], None]: ...
+    @property
+    def telemetry(self) -> EngineTelemetry: ...
 
 
 def settings_of(config: Any) -> ServerSettings:
@@ -47,6 +56,7 @@ async def serve_engine(
     drain: Drain,
     first_pass: Callable[[], Coroutine[Any, Any, None]],
     on_ready: Callable[[int], None] | None,
+    tracer: Tracer = NO_TRACER,
 ) -> None:
     """Serve until a signal, then `drain`. `on_ready` gets the bound port. Raises EngineDied.
 
@@ -54,20 +64,26 @@ async def serve_engine(
     is made on first use (kernels, packed weights) belongs to starting, and ready means that a pass
     has been seen to work.
     """
-    server = GrpcServer(settings_of(config), [service])
+    registry = engine.telemetry.registry
+    server = GrpcServer(settings_of(config), [service], [CallTelemetry(registry, tracer)])
     loop = asyncio.get_running_loop()
+    # What was loaded stays. Python's collector needn't walk through it again and again, with the
+    # event loop and the engine waiting for a tenth of a second each time.
+    gc.collect()
+    gc.freeze()
     engine.on_death(lambda: loop.call_soon_threadsafe(server.die))
-    engine.start()
-    watching = None
-    try:
-        await server.unless_dead(first_pass())
-        port = await server.start()
-        watching = asyncio.create_task(server.health.watch(engine.busy_s, config.stall_s))
-        await server.set_serving(True)
-        if on_ready is not None:
-            on_ready(port)
-        await server.run_until_signal(drain)
-    finally:
-        if watching is not None:
-            watching.cancel()
-        engine.stop()
+    with listening(config.metrics_listen, registry):
+        engine.start()
+        watching = None
+        try:
+            await server.unless_dead(first_pass())
+            port = await server.start()
+            watching = asyncio.create_task(server.health.watch(engine.busy_s, config.stall_s))
+            await server.set_serving(True)
+            if on_ready is not None:
+                on_ready(port)
+            await server.run_until_signal(drain)
+        finally:
+            if watching is not None:
+                watching.cancel()
+            engine.stop()

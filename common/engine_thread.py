@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -22,19 +22,27 @@ T = TypeVar("T")
 
 STOP_S = 10.0  # for the last step to return; one that hangs mustn't keep the process
 
+_step = threading.local()  # .mail: what the step in progress on this thread has posted
+
 
 class Mailbox(Generic[T]):
     """Results for one session: posted on the engine's thread, awaited on the loop that made it."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[T | BaseException] = asyncio.Queue()
 
     def post(self, result: T | BaseException) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, result)
-        except RuntimeError:  # the loop is closed: the service is gone, and so is whoever waited
-            log.debug("a result came after its event loop had closed")
+        """Leaves at the end of the engine's step, together with all that the step posts."""
+        mail: list[tuple[Mailbox[Any], Any]] | None = getattr(_step, "mail", None)
+        if mail is None:
+            _send([(self, result)])
+        else:
+            mail.append((self, result))
+
+    def put(self, result: T | BaseException) -> None:
+        """On the loop: a result is there."""
+        self._queue.put_nowait(result)
 
     async def take(self) -> T:
         """The next result; raises it if it is an error."""
@@ -44,12 +52,42 @@ class Mailbox(Generic[T]):
         return result
 
 
+def _send(mail: list[tuple[Mailbox[Any], Any]]) -> None:
+    """Hand results over, waking each event loop once.
+
+    Waking it for each would cost a system call per result, and the loop would take the interpreter
+    from the step between two of them.
+    """
+    for loop in {mailbox.loop: None for mailbox, _ in mail}:
+        own = [(mailbox, result) for mailbox, result in mail if mailbox.loop is loop]
+        try:
+            loop.call_soon_threadsafe(_put_all, own)
+        except RuntimeError:  # the loop is closed: the service is gone, and so is whoever waited
+            log.debug("results came after their event loop had closed")
+
+
+def _put_all(mail: list[tuple[Mailbox[Any], Any]]) -> None:
+    for mailbox, result in mail:
+        mailbox.put(result)
+
+
 class EngineThread:
     """Runs `step` again and again while it says that it did something; sleeps otherwise."""
 
-    def __init__(self, name: str, step: Callable[[], bool], threads: int = 0) -> None:
-        """threads: of each operation, 0 for torch's own choice (all cores)."""
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], bool],
+        threads: int = 0,
+        enter: Callable[[], None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """threads: of each operation, 0 for torch's own choice (all cores).
+
+        enter, at_end: called first and last on the thread, whyever it ends.
+        """
         self._step = step
+        self._enter, self._at_end = enter, at_end
         self._on_death: Callable[[], object] = lambda: None
         self._threads = threads
         self._busy_since: float | None = None  # written by the thread, read by anyone
@@ -100,9 +138,10 @@ class EngineThread:
             torch.set_num_threads(self._threads)
         busy = False
         try:
+            self._enter()
             while self._drain(block=not busy):
                 self._busy_since = time.monotonic()
-                busy = self._step()
+                busy = self._step_and_send()
         except Exception:
             # Our own mistake. Streams that nobody serves would wait for ever while health says all
             # is well, so the service is to end; whoever keeps it starts it again.
@@ -113,6 +152,16 @@ class EngineThread:
                 log.debug("the engine died after its event loop had closed")
         finally:
             self._busy_since = None
+            self._at_end()
+
+    def _step_and_send(self) -> bool:
+        mail: list[tuple[Mailbox[Any], Any]] = []
+        _step.mail = mail
+        try:
+            return self._step()
+        finally:
+            _step.mail = None
+            _send(mail)
 
     def _drain(self, block: bool) -> bool:
         """Run what has gathered; False once the thread should end."""

@@ -156,6 +156,15 @@ class EngineDied(CrossdraftError):
     status = grpc.StatusCode.INTERNAL
 
 
+class RankLost(CrossdraftError):
+    """One of the processes that hold a model together is gone, so that nothing can be computed."""
+
+    status = grpc.StatusCode.INTERNAL
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is lost, and this process ends with it")
+
+
 class UnsupportedTokenizer(CrossdraftError):
     """A tokenizer whose tokens have no exact bytes (WordPiece, say). Names the decoder."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing
 from typing import Any
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 # Trailing metadata: the name of the error's class. A broken transport's status comes without it.
 ERROR_KEY = "error"
 LAST_STATUS_S = 0.5  # for the status of a call that has just ended to leave
+UNEXPECTED = "Unexpected"  # its value for our own mistakes
 MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
 
 
@@ -59,7 +60,7 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        behaviour, factory = _parts(handler)
+        behaviour, factory = parts(handler)
         return factory(
             self._guarded(behaviour, handler_call_details.method),
             request_deserializer=_parsing(handler.request_deserializer, handler.request_streaming),
@@ -95,7 +96,9 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
             except Exception:
                 log.exception("%s failed", method)
                 text = f"{method} failed; the server's log says why"
-                await context.abort(grpc.StatusCode.INTERNAL, text, ((ERROR_KEY, "Unexpected"),))
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, text, _trailing(context, {ERROR_KEY: UNEXPECTED})
+                )
             finally:
                 self.calls[service] -= 1
                 self._ended.set()
@@ -123,12 +126,20 @@ async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> No
     message = str(error)
     if len(message) > MESSAGE_LIMIT:
         message = message[:MESSAGE_LIMIT] + "…"
-    details = tuple(
+    # A verifier's error that the drafter hands on keeps its name.
+    details = {ERROR_KEY: type(error).__name__, **error.details}
+    await context.abort(error.status, message, _trailing(context, details))
+
+
+def _trailing(
+    context: grpc.aio.ServicerContext, details: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata with these details, beside what the call has already."""
+    whole = {**dict(context.trailing_metadata() or ()), **details}
+    return tuple(
         (key, value.encode("ascii", "backslashreplace").decode()[:MESSAGE_LIMIT])
-        # A verifier's error that the drafter hands on keeps its name.
-        for key, value in {ERROR_KEY: type(error).__name__, **error.details}.items()
+        for key, value in whole.items()
     )
-    await context.abort(error.status, message, details)
 
 
 class _Unread(Exception):
@@ -170,9 +181,10 @@ def _parsing(
     return parse_or_refuse
 
 
-def _parts(
+def parts(
     handler: grpc.RpcMethodHandler,
 ) -> tuple[Callable[..., Any], Callable[..., grpc.RpcMethodHandler]]:
+    """The function behind a method, and what makes a handler of another in its place."""
     if handler.request_streaming and handler.response_streaming:
         return handler.stream_stream, grpc.stream_stream_rpc_method_handler
     if handler.request_streaming:

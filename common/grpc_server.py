@@ -60,8 +60,15 @@ class Service:
 class GrpcServer:
     """A grpc.aio server; start, set_serving(True), run_until_signal."""
 
-    def __init__(self, settings: ServerSettings, services: Sequence[Service]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        services: Sequence[Service],
+        observers: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """observers: interceptors that see how each call ends, errors mapped already."""
         self._settings = settings
+        self._observers = observers
         self._services = services
         self._errors = ErrorMapping(
             guards(settings.bearer_tokens, settings.max_streams_per_peer), settings.idle_timeout_s
@@ -75,7 +82,7 @@ class GrpcServer:
         assert self._server is None
         settings = self._settings
         server = grpc.aio.server(
-            interceptors=[self._errors],
+            interceptors=[*self._observers, self._errors],
             options=server_options(
                 settings.max_message_bytes,
                 settings.max_metadata_bytes,
@@ -188,12 +195,12 @@ class GrpcServer:
 
     def _add_reflection(self, server: grpc.aio.Server) -> None:
         try:
-            from grpc_reflection.v1alpha import reflection
+            from common.reflection import add_reflection
         except ImportError:
             log.warning("grpcio-reflection isn't installed; serving without reflection")
             return
         names = [*(service.full_name for service in self._services), "grpc.health.v1.Health"]
-        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        add_reflection(names, server)
 
 
 def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:

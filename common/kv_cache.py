@@ -28,6 +28,7 @@ class PagePool:
         self.page_size = page_size
         self._free = list(range(num_pages - 1, -1, -1))  # lowest number on top
         self._tables: set[PageTable] = set()
+        self.preemptions = 0  # how often a table gave way
 
     @property
     def free_pages(self) -> int:
@@ -64,6 +65,13 @@ class PageTable:
         self._numbers = array("i")  # the same, for `numbers`
         self.length = 0
 
+    @classmethod
+    def told(cls, pages: array[int], length: int) -> PageTable:
+        """Pages that another process's pool has given out, to be read by number; it can't grow."""
+        table = cls(PagePool(1, 1))
+        table.pages, table._numbers, table.length = list(pages), pages, length
+        return table
+
     def missing_pages(self, tokens: int) -> int:
         """Pages that must come free before `reserve(tokens)` can work; none if 0 or less."""
         return self._pool.pages_for(tokens) - len(self.pages) - len(self._pool._free)
@@ -99,6 +107,11 @@ class PageTable:
         """Give everything back."""
         self.length = 0
         self._give_back(0)
+
+    def preempt(self) -> None:
+        """Give everything back, to others."""
+        self.release()
+        self._pool.preemptions += 1
 
     def _give_back(self, keep: int) -> None:
         # Reversed, so that the pool hands the same pages out in the same order again.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 
 import psutil
-import torch
 
 from common.errors import ConfigError
 from common.kv_cache import PagePool
@@ -17,8 +16,6 @@ from common.model import PagedModel
 log = logging.getLogger(__name__)
 
 FREE_SHARE = 0.4  # of the memory free after loading; two services may share a machine
-DEVICE_FRACTION = 0.85  # of a GPU's memory that one service takes in all, unless told
-DEVICE_WORK = 2 << 30  # bytes kept on a GPU for recorded steps, logits and what layers pass on
 
 
 def make_pool(
@@ -29,20 +26,20 @@ def make_pool(
     context: int,
     *,
     shrink: bool = False,
-    device_fraction: float = DEVICE_FRACTION,
+    budget: int | None = None,
 ) -> PagePool:
     """A pool for `max_sessions` whole contexts, or for as much as the memory allows.
 
-    device_fraction: of a GPU's memory, what this process may take in all, weights included; two
-    services that share a GPU are given less than half each. On the CPU it has no say.
+    budget: bytes for keys and values where memory_mib says nothing (common/device_room.py knows a
+    GPU's); None is a share of the machine's free memory.
     If not even one context of `context` tokens fits: a smaller pool where `shrink` says that less
     will do, otherwise ConfigError.
     """
     page_bytes = model.bytes_per_token * page_size
-    if memory_mib is None:
-        budget = _budget(model.device, device_fraction)
-    else:
+    if memory_mib is not None:
         budget = memory_mib << 20
+    elif budget is None:
+        budget = int(psutil.virtual_memory().available * FREE_SHARE)
     wanted = max_sessions * -(-context // page_size)
     pages = min(wanted, budget // page_bytes)
     if pages * page_size < context:
@@ -70,12 +67,3 @@ def make_pool(
         context,
     )
     return PagePool(pages, page_size)
-
-
-def _budget(device: torch.device, fraction: float) -> int:
-    """Bytes that keys and values may take; nobody else's memory, and not below zero."""
-    if device.type != "cuda":
-        return int(psutil.virtual_memory().available * FREE_SHARE)
-    free, total = torch.cuda.mem_get_info(device)
-    own = int(fraction * total) - torch.cuda.memory_reserved(device)
-    return max(0, min(own, free) - DEVICE_WORK)

@@ -48,29 +48,25 @@ class KVStore:
         """Keys and values of one layer, as they lie."""
         return self._keys[layer], self._values[layer]
 
-    def slots(self, pages: Sequence[int], begin: int, end: int) -> Tensor:
-        """Flat slot numbers, int64 [end - begin], of positions [begin, end)."""
-        positions = torch.arange(begin, end)
-        page = torch.tensor(pages, dtype=torch.int64)[positions // self.page_size]
-        return page * self.page_size + positions % self.page_size
+    def slots(self, pages: Sequence[int], begin: int, end: int) -> list[int]:
+        """Flat slot numbers of positions [begin, end). Tensors would cost more for a few rows."""
+        size = self.page_size
+        return [pages[at // size] * size + at % size for at in range(begin, end)]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Keep keys and values [rows, kv_heads, head_size] in `slots` [rows]."""
         self._keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
         self._values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
-    def read(self, layer: int, pages: Tensor, contiguous: bool) -> tuple[Tensor, Tensor]:
-        """Keys and values of `pages` int64 [n], each [n * page_size, kv_heads, head_size].
+    def read(self, layer: int, pages: Tensor | range) -> tuple[Tensor, Tensor]:
+        """Keys and values of `pages`, each [n * page_size, kv_heads, head_size].
 
-        A view, without a copy, where the pages follow each other.
+        A view, without a copy, of pages that follow each other (a range), else int64 [n].
         """
-        return _take(self._keys[layer], pages, contiguous), _take(
-            self._values[layer], pages, contiguous
-        )
+        return _take(self._keys[layer], pages), _take(self._values[layer], pages)
 
 
-def _take(store: Tensor, pages: Tensor, contiguous: bool) -> Tensor:
-    if contiguous:
-        first = int(pages[0])
-        return store[first : first + len(pages)].flatten(0, 1)
+def _take(store: Tensor, pages: Tensor | range) -> Tensor:
+    if isinstance(pages, range):
+        return store[pages.start : pages.stop].flatten(0, 1)
     return store.index_select(0, pages).flatten(0, 1)

@@ -95,10 +95,11 @@ def _pack(linear: nn.Linear, packing: Packing) -> Multiply:
     bias = None if linear.bias is None else linear.bias.detach().float()
     if packing == "exact":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        pointwise = torch.ops.mkldnn._linear_pointwise
+        # The overload itself: finding it takes longer than a small product.
+        pointwise = torch.ops.mkldnn._linear_pointwise.default
         return lambda rows: pointwise(rows, packed, bias, "none", [], "")
     handle = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-    dynamic = torch.ops.quantized.linear_dynamic_fp16
+    dynamic = torch.ops.quantized.linear_dynamic_fp16.default
     return lambda rows: dynamic(rows, handle)
 
 

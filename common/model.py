@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from accelerate import init_empty_weights
@@ -23,17 +23,20 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from common import attention
-from common.attention_paged import PagedBatch, PagedLayers, StepBuffers, place
-from common.attention_rows import RowBatch, Segment
+from common.attention_rows import row_batch
+from common.device_runtime import runtime_of
 from common.errors import UnsupportedModel
-from common.fused_layers import fuse_layers
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_cache import PagePool
 from common.kv_store import KVStore
 from common.linear import Packing, pack_linears
 from common.model_discovery import discover_layers, eos_ids, move
 from common.ragged import Chunk, RaggedRows, flatten
-from common.step_graphs import Progress, StepGraphs, step_sizes
+
+# What needs Triton is imported where a model goes through kernels, and never for a CPU.
+if TYPE_CHECKING:
+    from common.attention_paged import PagedBatch
+    from common.step_graphs import Progress, StepGraphs
 
 __all__ = ["Chunk", "PagedModel"]
 
@@ -48,7 +51,7 @@ class PagedModel:
         model: PreTrainedModel,
         packing: Packing = "exact",
         threads: int = 0,
-        device: str = "cpu",
+        device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
         *,
         kernels: bool | None = None,
@@ -68,11 +71,13 @@ class PagedModel:
             torch.set_num_threads(threads)
         self.device = torch.device(device)
         on_cpu = self.device.type == "cpu"
-        self._kernels = not on_cpu if kernels is None else kernels
+        self.kernels = not on_cpu if kernels is None else kernels
+        self.runtime = runtime_of(self.device)
+        self.runtime.enter()
         self.dtype = dtype or (torch.float32 if on_cpu else torch.bfloat16)
         self.config = model.config.get_text_config()
         self.eos_ids = eos_ids(model)
-        if self._kernels:
+        if self.kernels:
             linears_row_invariant = False
             self._model = move(model.eval(), self.device, self.dtype)
         else:
@@ -88,16 +93,24 @@ class PagedModel:
         self.vocab_size = int(self.config.vocab_size)
         self.max_context_length = int(getattr(self.config, "max_position_embeddings", 2**31))
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
-        # none at all it would look into the positions, which a recorded step can't wait for.
-        self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device) if self._kernels else None
+        # none at all it would look into the positions, which takes time in every pass, and which a
+        # recorded step can't wait for. A model that is about to be refused may want another one.
+        no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
+        self._no_mask = no_mask if self.kernels else None
         recorder = discover_layers(self.config, self._run, self.device)
+        self._no_mask = no_mask
         self.layers = recorder.layers
-        self.fused = self._kernels and fuse and fuse_layers(self._model, packing == "exact")
-        self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
-        if self.fused:
-            linears_row_invariant = packing == "exact"  # by construction, see row_product.py
+        self.fused = False
+        if self.kernels:
+            from common.attention_paged import PagedLayers
+            from common.fused_layers import fuse_layers
+
+            self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
+            self.fused = fuse and fuse_layers(self._model, packing == "exact")
+            if self.fused:
+                linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and self._rows_are_invariant()
 
@@ -107,10 +120,14 @@ class PagedModel:
         folder: Path,
         packing: Packing = "exact",
         threads: int = 0,
-        device: str = "cpu",
+        device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
-    ) -> PagedModel:
-        """Load from safetensors in `folder`; never code, never pickles. See __init__."""
+        **spread: Any,
+    ) -> Self:
+        """Load from safetensors in `folder`; never code, never pickles. See __init__.
+
+        spread: over which processes, if it isn't this one alone (common/sharded_model.py).
+        """
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -118,6 +135,7 @@ class PagedModel:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            **spread,
         )
         # What model code computes at construction (Gemma's embedding scale, say) was rounded to
         # that dtype; take it from a float32 twin without weights.
@@ -127,7 +145,10 @@ class PagedModel:
         for name, buffer in twin.named_buffers():
             if name not in stored:
                 model.get_buffer(name).data = buffer
-        return cls(model, packing, threads, device, dtype)
+        return cls(model, packing, threads, device, dtype, fuse=not spread)
+
+    def close(self) -> None:
+        """Nobody will call any more; for models that others hold a part of."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -136,29 +157,50 @@ class PagedModel:
 
     def allocate(self, num_pages: int, page_size: int) -> None:
         """Make room for the KV cache; needed before `forward`."""
-        self._graphs = None  # they know the old room's addresses
+        self.release()  # recorded steps know the old room's addresses
         self._store = KVStore(self.layers, num_pages, page_size, self.dtype, self.device)
 
+    def release(self) -> None:
+        """Give back the room, and the steps that were recorded in it."""
+        recorded, self._graphs, self._store = self._graphs, None, None
+        if recorded is not None:
+            del recorded
+            self.runtime.settle()
+
     def record_steps(
-        self, most_rows: int, most_context: int, progress: Progress | None = None
+        self,
+        most_rows: int,
+        most_context: int,
+        progress: Progress | None = None,
+        *,
+        largest_only: bool = False,
     ) -> None:
         """Record steps of up to `most_rows` rows with contexts of up to `most_context` tokens.
 
         Batches that fit are replayed from then on; others run as before. Needs `allocate`, and
         does nothing where rows attend without kernels.
         """
-        if not self._kernels:
+        if not self.kernels:
             return
+        from common.attention_paged import StepBuffers
+        from common.step_graphs import StepGraphs, step_sizes
+
         assert self._store is not None
         splits = -(-most_context // SPLIT_KEYS)
         sizes = step_sizes(most_rows, splits, self._paged.most_items)
+        sizes = sizes[-1:] if largest_only else sizes
         items = max(size.items for size in sizes)
-        buffers = StepBuffers(self._store, self._paged, most_rows, items, self.device)
+        buffers = StepBuffers(self._store, self._paged, most_rows, items, self.device, self.runtime)
         logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
-        graphs = StepGraphs(self._run_paged, buffers, sizes, logits)
+        graphs = StepGraphs(self._run_paged, buffers, sizes, logits, self.runtime)
         with torch.inference_mode():
             graphs.record(progress)
         self._graphs = graphs
+
+    @property
+    def recorded_sizes(self) -> int:
+        """How many steps are recorded."""
+        return len(self._graphs.sizes) if self._graphs is not None else 0
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Run the chunks in one ragged batch: -> logits [sum of logit_rows, vocab_size].
@@ -167,59 +209,34 @@ class PagedModel:
         KV of every token; the caller extends the page tables.
         """
         assert self._store is not None and chunks
-        if self._kernels:
-            page_size = self._store.page_size
-            return self._forward_paged(
-                flatten(chunks, page_size, self._paged.tile_rows, SPLIT_KEYS)
-            )
-        segments: list[Segment] = []
-        slots: list[Tensor] = []
-        ids: list[int] = []
-        positions: list[int] = []
-        wanted: list[int] = []
-        for chunk in chunks:
-            begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
-            pages = chunk.table.pages[: -(-end // self._store.page_size)]
-            follow = all(b == a + 1 for a, b in pairwise(pages))
-            segments.append(Segment(torch.tensor(pages), follow, begin, end))
-            slots.append(self._store.slots(pages, begin, end))
-            ids.extend(chunk.tokens)
-            positions.extend(range(begin, end))
-            wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
-        return self._run(
-            torch.tensor(ids),
-            torch.tensor(positions),
-            RowBatch(self._store, segments, torch.cat(slots)),
-            torch.tensor(wanted, dtype=torch.int64),
-        )
+        if self.kernels:
+            page_size, tile_rows = self._store.page_size, self._paged.tile_rows
+            return self._forward_paged(flatten(chunks, page_size, tile_rows, SPLIT_KEYS))
+        return self._run(*row_batch(chunks, self._store))
 
     @torch.inference_mode()
     def _forward_paged(self, rows: RaggedRows) -> Tensor:
+        from common.attention_paged import place
+
         assert self._store is not None
-        size = self._graphs.find(rows) if self._graphs else None
-        if self._graphs is not None and size is not None:
-            logits = self._graphs.replay(size, rows)  # [rows, vocab]
-            if rows.all_wanted:
-                return logits
-            return logits[torch.from_numpy(rows.wanted).to(self.device)]
-        batch = place(rows, self._store, self._paged, self.device)
-        wanted = torch.from_numpy(rows.wanted).to(self.device)
-        return self._run(batch.ids, batch.positions, batch, wanted)
+        if self._graphs is not None and (size := self._graphs.find(rows)) is not None:
+            return self._graphs.replay(size, rows)
+        return self._run_paged(place(rows, self._store, self._paged, self.device))
 
     def _run_paged(self, batch: PagedBatch) -> Tensor:
-        """Logits of all rows: what is recorded, so nothing in it may wait for the device."""
-        return self._run(batch.ids, batch.positions, batch, 0)
+        """What is recorded, so nothing in it may wait for the device."""
+        return self._run(batch.ids, batch.positions, batch, batch.wanted)
 
     @torch.inference_mode()
     def _run(
-        self, ids: Tensor, positions: Tensor, batch: attention.Batch, wanted: Tensor | int
+        self, ids: Tensor, positions: Tensor, batch: attention.Batch, wanted: Tensor
     ) -> Tensor:
         output = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
             attention_mask=self._no_mask,
             use_cache=False,
-            logits_to_keep=wanted,  # 0 keeps all
+            logits_to_keep=wanted,
             batch=batch,
         )
         logits: Tensor = output.logits[0]  # [wanted, vocab]

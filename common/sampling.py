@@ -16,6 +16,7 @@ MIN_TEMPERATURE = 1e-6  # below it, except 0, float32 logits overflow
 MAX_TEMPERATURE = 100.0
 MAX_BIAS = 100.0
 MAX_BIASES = 1024  # of one request
+MIN_REPETITION, MAX_REPETITION = 0.01, 100.0  # below it logits overflow, or divide by 0
 MAX_PENALTY = 2.0  # presence and frequency, as OpenAI's API has them
 MAX_LOGPROBS = 20
 MAX_ID = (1 << 31) - 1
@@ -34,7 +35,7 @@ class SamplingParams:
     top_p: float | None = None  # [0, 1]; 0 keeps the likeliest only, 1 keeps all
     min_p: float | None = None  # [0, 1], of the likeliest one's probability
     seed: int | None = None  # 64 bits; None: fresh entropy for every request
-    repetition_penalty: float | None = None  # (0, 100], divides positive logits (CTRL, 2019)
+    repetition_penalty: float | None = None  # 0.01 to 100, divides positive logits (CTRL, 2019)
     presence_penalty: float | None = None  # [-2, 2], once per id in the output so far
     frequency_penalty: float | None = None  # [-2, 2], per occurrence in the output so far
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, bias), ids distinct
@@ -48,7 +49,8 @@ class SamplingParams:
         self._check("top_p", "from 0 to 1", lambda x: 0 <= x <= 1)
         self._check("min_p", "from 0 to 1", lambda x: 0 <= x <= 1)
         self._check("seed", f"from 0 to {MAX_SEED}", lambda x: 0 <= x <= MAX_SEED, whole=True)
-        self._check("repetition_penalty", "above 0, at most 100", lambda x: 0 < x <= 100)
+        limit = f"from {MIN_REPETITION:g} to {MAX_REPETITION:g}"
+        self._check("repetition_penalty", limit, lambda x: MIN_REPETITION <= x <= MAX_REPETITION)
         for name in ("presence_penalty", "frequency_penalty"):
             limit = f"from -{MAX_PENALTY:g} to {MAX_PENALTY:g}"
             self._check(name, limit, lambda x: abs(x) <= MAX_PENALTY)

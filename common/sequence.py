@@ -52,7 +52,7 @@ class Sequence:
 
     def preempt(self) -> None:
         """Drop the pages and keep the tokens: they run again later, to the same values."""
-        self.table.release()
+        self.table.preempt()
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import torch
 from torch import Tensor
 
 from common.attention_paged import PagedBatch, StepBuffers
+from common.device_runtime import Runtime
 from common.ragged import RaggedRows
 
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -50,7 +51,7 @@ def step_sizes(most_rows: int, most_splits: int, most_items: int) -> list[StepSi
 class StepGraphs:
     """Steps of all `sizes`, recorded once, over one set of buffers.
 
-    run: computes logits [rows, vocab] of a batch on the device without waiting for it.
+    run: computes logits [wanted, vocab] of a batch on the device without waiting for it.
     """
 
     def __init__(
@@ -59,29 +60,18 @@ class StepGraphs:
         buffers: StepBuffers,
         sizes: Sequence[StepSize],
         logits: Tensor,  # [most rows, vocab], where every step leaves its own
+        runtime: Runtime,
     ) -> None:
         self._run, self._buffers, self._logits = run, buffers, logits
+        self._runtime = runtime
         self.sizes = sorted(sizes, key=lambda size: (size.rows, size.items))
         self._steps: dict[StepSize, Callable[[], None]] = {}
 
     def record(self, progress: Progress | None = None) -> None:
-        """Record all sizes, the largest first, so that the smaller ones fit into its memory.
-
-        Each is run once before, since kernels and workspaces are made on first use.
-        """
-        pool = None
+        """Record all sizes, the largest first, so that the smaller ones fit into its memory."""
         for done, size in enumerate(reversed(self.sizes)):
             batch = self._buffers.view(size.rows, size.items)
-            self._step(batch)
-            if self._logits.is_cuda:
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool):
-                    self._step(batch)
-                pool = graph.pool()
-                self._steps[size] = graph.replay
-            else:
-                self._steps[size] = lambda batch=batch: self._step(batch)  # type: ignore[misc]
+            self._steps[size] = self._runtime.record(partial(self._step, batch))
             if progress is not None:
                 progress(done + 1, len(self.sizes))
 
@@ -93,11 +83,11 @@ class StepGraphs:
         return None
 
     def replay(self, size: StepSize, rows: RaggedRows) -> Tensor:
-        """Logits [rows, vocab]: a view of what the next replay overwrites."""
+        """Logits [wanted, vocab]: a view of what the next replay overwrites."""
         self._buffers.fill(rows)
         self._steps[size]()
-        return self._logits[: rows.rows]
+        return self._logits[: len(rows.wanted)]
 
     def _step(self, batch: PagedBatch) -> None:
-        logits = self._run(batch)  # [rows, vocab]
+        logits = self._run(batch)  # [rows, vocab]: padded, what is wanted first
         self._logits[: logits.shape[0]].copy_(logits)

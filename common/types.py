@@ -141,3 +141,5 @@ class ModelInfo:
     max_message_bytes: int
     row_invariant: bool
     version: str
+    device: str = "cpu"  # as torch writes it
+    dtype: str = "float32"

@@ -1,8 +1,8 @@
 """What both seams check of a protobuf message, whatever it says.
 
-Knows: unknown fields, enum values and token ids out of range. Refuses to know: which fields there
-are (common/wire_verify.py, common/wire_generate.py), sessions, models and limits; the caller hands
-the size of the vocabulary.
+Knows: unknown fields, enum values, token ids out of range and too many stop ids. Refuses to know:
+which fields there are (common/wire_verify.py, common/wire_generate.py), sessions, models and their
+limits; the caller hands the size of the vocabulary.
 """
 
 from __future__ import annotations

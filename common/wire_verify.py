@@ -217,6 +217,8 @@ def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
         max_message_bytes=info.max_message_bytes,
         row_invariant=info.row_invariant,
         version=info.version,
+        device=info.device,
+        dtype=info.dtype,
     )
 
 
@@ -233,4 +235,6 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
         max_message_bytes=message.max_message_bytes,
         row_invariant=message.row_invariant,
         version=message.version,
+        device=message.device,
+        dtype=message.dtype,
     )

@@ -44,6 +44,14 @@ class DraftAdjustments:
 
     def applied(self, logits: Tensor, drafted: Sequence[int]) -> Tensor:
         """float32 [draft vocab], a copy of `logits` ([draft vocab]) after `drafted` draft ids."""
+        ids, *how = self.entries(drafted)
+        scores = logits.to(torch.float32, copy=True)
+        scores[ids] = adjusted(scores[ids], *how)
+        return scores
+
+    def entries(self, drafted: Sequence[int]) -> tuple[Tensor, ...]:
+        """Draft ids whose logits change after `drafted`, int64 [n], and then what common/law.py's
+        `adjusted` takes behind their values, [n] each."""
         params, seen, count = self._params, self._seen, self._count
         if drafted:
             ids = torch.tensor(drafted)
@@ -56,9 +64,8 @@ class DraftAdjustments:
             banned[self._ends] = True
         ids = ((self._bias != 0) | seen | (count > 0) | banned).nonzero().squeeze(1)
         one = torch.ones(len(ids))
-        scores = logits.to(torch.float32, copy=True)
-        scores[ids] = adjusted(
-            scores[ids],
+        return (
+            ids,
             self._bias[ids],
             seen[ids],
             count[ids],
@@ -67,4 +74,3 @@ class DraftAdjustments:
             one * (params.presence_penalty or 0.0),
             one * (params.frequency_penalty or 0.0),
         )
-        return scores

@@ -1,4 +1,4 @@
-"""How draft tokens are chosen from draft logits: plain torch, the twin of later bridge kernels.
+"""How the draft tokens of one batched step are chosen from draft logits.
 
 Pure functions, each row on its own. Refuses to know sessions, and which rule draws how
 (drafter/draft_sampling.py).
@@ -16,7 +16,7 @@ from torch import Tensor
 from common.law import filters
 from common.rng import Purpose, seed_word
 from common.sampling import SamplingParams
-from drafter.draft_law import SparseLaw, cut, draft_law, propose
+from drafter.kernels.reference import SparseLaw, draft_law, propose
 
 
 class Law(NamedTuple):
@@ -81,29 +81,35 @@ def choose_drawn(
     steps: Sequence[int],  # per row: how many tokens of its draft were drawn before
 ) -> list[Drawn | None]:
     """One draft token per row; None where nothing may come."""
-    params = [each.params for each in draws]
-    law = draft_law(logits, torch.stack(list(allowed)), *filters(params, logits.shape[-1]))
     chosen: list[Drawn | None] = [None] * len(draws)
     for kind in {(each.purpose, each.slots): None for each in draws}:
         rows = [row for row, each in enumerate(draws) if (each.purpose, each.slots) == kind]
-        drawn = _draw(law[rows], [draws[row] for row in rows], [steps[row] for row in rows])
+        own = [draws[row] for row in rows]
+        params = [each.params for each in own]
+        law = draft_law(
+            logits if len(rows) == len(draws) else logits[rows],
+            torch.stack([allowed[row] for row in rows]),
+            *filters(params, logits.shape[-1]),
+            slots=own[0].slots,
+        )
+        drawn = _draw(law, own, [steps[row] for row in rows])
         for row, found in zip(rows, drawn, strict=True):
             chosen[row] = found
     return chosen
 
 
 def _draw(
-    law: Tensor,  # float32 [rows, draft vocab]
+    law: SparseLaw,
     draws: Sequence[Draws],  # per row, of one purpose and number of slots
     steps: Sequence[int],  # per row
 ) -> list[Drawn | None]:
     drawn: list[Drawn | None] = [None] * len(draws)
-    short = cut(law, draws[0].slots)
-    used = (short.probs > 0).sum(dim=-1).tolist()  # the likeliest come first; 0: nothing may come
+    used = (law.probs > 0).sum(dim=-1).tolist()  # 0: nothing may come
     rows = [row for row, count in enumerate(used) if count]
     if not rows:
         return drawn
-    ids, probs = short.ids[rows], short.probs[rows]  # [rows that draw, slots]
+    width = max(used)  # the likeliest come first
+    ids, probs = law.ids[rows, :width], law.probs[rows, :width]  # [rows that draw, width]
     seed = torch.tensor([seed_word(draws[row].seed) for row in rows])
     position = torch.tensor([draws[row].position + steps[row] for row in rows])
     noise_of = [draws[row].noise_ids if steps[row] else draws[row].first_noise_ids for row in rows]

@@ -125,6 +125,11 @@ class Drafting:
             self._chooser.record(drafted.mode, gained, drafted.steps, len(own), self._mode_stats)
         self._statistics.room_s["bridge"] += time.monotonic() - began
 
+    def expect(self) -> None:
+        """A verdict is here, and the session goes on: `draft` will follow."""
+        if not self.failed:
+            self._engine.expect(self._session)
+
     def close(self) -> None:
         """Free what the draft engine holds for the session."""
         if self._reading is not None:

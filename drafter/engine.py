@@ -15,13 +15,16 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.sequence import Packed, Sequence, pack
+from drafter.arrivals import Arrivals
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_tokens import Draws, Law, choose, choose_extension
+from drafter.draft_choice import Choice, Choices, HostChoices, Question
+from drafter.draft_tokens import Draws, Law
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +66,13 @@ class DraftSession:
         self.asked_at = 0.0
         self.forward_s = 0.0
 
-    def allowed_now(self, real: torch.Tensor) -> torch.Tensor:
-        """bool [draft vocab]: what the next step may choose."""
+    def asks(self, real: torch.Tensor) -> Question:
+        """What the next step is to choose. real: bool [draft vocab], ids that exist."""
+        allowed = real if self.allowed is None else self.allowed
         if not self.drafted and self.allowed_first is not None:
-            return self.allowed_first
-        return real if self.allowed is None else self.allowed
+            allowed = self.allowed_first
+        wanted, last = self.sequence.wanted, self.sequence.tokens[-1]
+        return Question(wanted, last, self.drafted, allowed, self.draws, self.adjustments)
 
 
 class DraftEngine:
@@ -81,6 +86,7 @@ class DraftEngine:
         max_batch_tokens: int,
         max_context_length: int,
         threads: int = 0,
+        choices: Choices | None = None,  # None: on the CPU
     ) -> None:
         self.max_context_length = min(max_context_length, pool.capacity_tokens)
         self.healthy = True
@@ -91,16 +97,24 @@ class DraftEngine:
         self._max_rows = max_batch_tokens
         self._sessions: dict[DraftSession, None] = {}  # an ordered set
         self._waiting: dict[DraftSession, None] = {}
+        self._arrivals = Arrivals()
+        self._pass_s = 0.0  # the last forward pass
         self._steps = 0
-        self._thread = EngineThread("draft-engine", self.step, threads)
+        self._choices = HostChoices(bridge) if choices is None else choices
+        self.telemetry = EngineTelemetry("draft", pool, lambda: len(self._waiting))
+        self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
         if not self._waiting:
+            return False
+        now = time.monotonic()
+        self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
+        if not self._waiting:  # whoever waited has ended
             return False
         batch = self._pack()
         sessions = {session.sequence: session for session in self._waiting}
@@ -108,10 +122,12 @@ class DraftEngine:
         try:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
-            forward_s = time.monotonic() - began
-            chosen = self._choose(
-                logits, [s for s, p in zip(running, batch, strict=True) if p.complete]
-            )
+            forward_s = self._pass_s = time.monotonic() - began
+            asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
+            real = self._bridge.draft_real
+            chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
+            forward_s += self._choices.lag_s
+            self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
         except Exception as cause:
             self._fail(running, cause)
             return True
@@ -131,37 +147,12 @@ class DraftEngine:
         assert batch, "the pool holds at least one whole context, so the first in line always runs"
         return batch
 
-    def _choose(self, logits: torch.Tensor, sessions: list[DraftSession]) -> list[int | None]:
-        """One draft id per session from its last logit row, None where there is none to choose.
-
-        `replaced` is set where it heals.
-        """
-        if not sessions:
-            return []
-        rows = torch.tensor([session.sequence.wanted for session in sessions]).cumsum(0) - 1
-        scores = logits[rows]  # [sessions, draft vocab], a copy
-        for index, session in enumerate(sessions):
-            if session.adjustments is not None:
-                scores[index] = session.adjustments.applied(scores[index], session.drafted)
-        allowed = [session.allowed_now(self._bridge.draft_real) for session in sessions]
-        steps = [len(session.drafted) for session in sessions]
-        found = choose(scores, allowed, [session.draws for session in sessions], steps)
-        for session, each in zip(sessions, found, strict=True):
-            if each is not None and each.law is not None:
-                session.laws.append(each.law)
-        chosen = [None if each is None else each.token for each in found]
-        for index, session in enumerate(sessions):
-            if session.sequence.wanted == 2:
-                row, last = int(rows[index]), session.sequence.tokens[-1]
-                longer = self._bridge.draft_extensions(last)
-                drawn = session.draws is not None
-                extension = choose_extension(logits[row - 1], logits[row], last, longer, drawn)
-                if extension is not None:
-                    chosen[index], session.replaced = extension, True
-        return chosen
-
-    def _advance(self, session: DraftSession, token: int | None) -> None:
+    def _advance(self, session: DraftSession, chosen: Choice) -> None:
         """One draft token more, or none; hand the draft out when it is whole."""
+        token = chosen.token
+        if chosen.law is not None:
+            session.laws.append(chosen.law)
+        session.replaced |= chosen.replaced
         if token is None:
             session.steps_left = 0
         elif session.steps_left > 0:
@@ -181,9 +172,10 @@ class DraftEngine:
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
         self.healthy = False
+        self.telemetry.failed()
         for session in sessions:
             self._waiting.pop(session, None)
-            session.sequence.preempt()
+            session.sequence.table.release()
             session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------
@@ -192,6 +184,10 @@ class DraftEngine:
         session = DraftSession(self.pool)
         self._thread.call(lambda: self._sessions.setdefault(session))
         return session
+
+    def expect(self, session: DraftSession) -> None:
+        """The session is about to ask for a draft: its verdict is here."""
+        self._arrivals.expect(session)
 
     async def draft(
         self,
@@ -214,6 +210,7 @@ class DraftEngine:
         assert context and len(context) + steps <= self.max_context_length
 
         now = time.monotonic()
+        self._arrivals.forget(session)
 
         def begin() -> None:
             session.asked_at, session.forward_s = now, 0.0
@@ -226,6 +223,7 @@ class DraftEngine:
 
     def close(self, session: DraftSession) -> None:
         """Free the session's pages before the next step."""
+        self._arrivals.forget(session)
         self._thread.call(lambda: self._end(session))
 
     def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:

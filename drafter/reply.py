@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from common import wire_generate
 from common.pb import drafter_pb2 as pb
@@ -16,6 +17,15 @@ from common.types import BridgeMode, FinishReason
 from drafter.detokenize import StreamingText
 from drafter.session import CommittedRun, SpeculativeSession
 from drafter.stop_strings import Released, StopFilter
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a whole answer came to."""
+
+    reason: FinishReason
+    output_tokens: int
+    any_text: bool
 
 
 class Reply:
@@ -35,6 +45,7 @@ class Reply:
         self._filter: StopFilter[pb.Piece] = StopFilter(stops)
         self._reason: FinishReason | None = None
         self._output_tokens = 0
+        self._any_text = False
         self._known = len(resumed)  # so many pieces are with the client already
         for token_id in resumed:
             self._take(pb.Piece(token_id=token_id))
@@ -46,6 +57,12 @@ class Reply:
     def over(self) -> bool:
         """Whether nothing comes any more but `last`."""
         return self._reason is not None
+
+    @property
+    def ending(self) -> Ending:
+        """How the stream ended; once `last` was made."""
+        assert self._reason is not None
+        return Ending(self._reason, self._output_tokens, self._any_text)
 
     def pieces(self, run: CommittedRun) -> list[pb.Piece]:
         """The tokens that certainly stand now, this run's or earlier ones'."""
@@ -66,6 +83,7 @@ class Reply:
         else:
             self._reason = run.finish_reason
         self._session.statistics.room_s["detokenize"] += time.monotonic() - began
+        self._session.statistics.end_round()
         return pieces
 
     def last(self, pieces: list[pb.Piece]) -> pb.GenerateResponse:
@@ -73,6 +91,7 @@ class Reply:
         released, rest = self._filter.flush()
         pieces = [*pieces, *self._spelled(released)]
         tail = self._text.push(rest) + self._text.flush()
+        self._any_text |= bool(tail)
         session, statistics = self._session, self._session.statistics
         first = statistics.first_token_at or statistics.began
         summary = pb.Summary(
@@ -93,6 +112,8 @@ class Reply:
             drafting=session.drafting,
             rule=wire_generate.rule_to_pb(session.rule),
             stop_string=(self._filter.found or b"").decode(),
+            outside_us=statistics.outside_us,
+            queue_us=statistics.queue_us,
         )
         return pb.GenerateResponse(pieces=pieces, summary=summary)
 
@@ -108,4 +129,5 @@ class Reply:
         self._output_tokens += len(released)
         for piece, data in released:
             piece.text = self._text.push(data)
+            self._any_text |= bool(piece.text)
         return [piece for piece, _ in released[max(0, self._known - before) :]]

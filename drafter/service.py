@@ -20,6 +20,7 @@ from common.grpc_channel import ClientTls, open_channel
 from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
+from common.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
 from drafter.engine import DraftEngine, DraftFailed
@@ -28,6 +29,7 @@ from drafter.request import read_request
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import build
+from drafter.telemetry import DrafterTelemetry
 
 RETRY_MS = 1000
 VERIFIER = "crossdraft.v1.VerifierService"  # what a verifier's health must say is served
@@ -40,6 +42,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._pair = pair
         self._config = config
         self._streams = 0
+        self._telemetry = DrafterTelemetry(pair, config, lambda: self._streams)
         self._draining = False
 
     async def drain(self) -> None:
@@ -62,6 +65,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             max_message_bytes=self._config.max_message_bytes,
             version=VERSION,
             drafting=self._pair.engine.healthy,
+            device=self._pair.device,
+            dtype=self._pair.dtype,
         )
 
     async def Generate(
@@ -80,6 +85,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                 self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
             )
             reply = Reply(self._pair.bridge.target, session, asked.stops, asked.resumed)
+            told = self._telemetry.watch(session)
             pieces: list[pb.Piece] = []
             async with aclosing(speculate(session, reply.over)) as runs:
                 async for run in runs:
@@ -89,7 +95,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                     if pieces:
                         yield pb.GenerateResponse(pieces=pieces)
             # The verifier has been let go by now, at a stop string too.
-            yield reply.last(pieces)
+            last = reply.last(pieces)
+            told.answered(reply.ending, asked.draft_steps > 0)
+            yield last
         finally:
             self._streams -= 1
 
@@ -117,13 +125,15 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
         )
     channel = open_channel(config.verifier, config.max_message_bytes, tls, VERIFIER)
     try:
-        pair = await build(config, channel)
-        service = DrafterService(pair, config)
-        name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
-        register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
-        shell = Service(name, register, service)
-        await serve_engine(
-            config, shell, pair.engine, service.drain, lambda: first_pass(pair.engine), on_ready
-        )
+        with exporting("drafter", config.trace_endpoint, config.trace_ratio) as tracer:
+            pair = await build(config, channel, tracer)
+            engine = pair.engine
+            service = DrafterService(pair, config)
+            name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+            register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
+            shell = Service(name, register, service)
+            await serve_engine(
+                config, shell, engine, service.drain, lambda: first_pass(engine), on_ready, tracer
+            )
     finally:
         await channel.close()

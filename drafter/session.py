@@ -52,6 +52,8 @@ class Pair:
     chooser: AutoChooser
     lookup: bool  # whether proposals also come out of the text itself
     q_entries: int = 64  # (id, probability) pairs at most in what goes with a draft token
+    device: str = "cpu"  # of the draft model, as torch writes it
+    dtype: str = "float32"
 
 
 class SpeculativeSession:
@@ -151,9 +153,11 @@ class SpeculativeSession:
         answer = await self._stream.verify(proposal)
         self.statistics.wire_bytes = self._stream.wire_bytes
         if answer.reopened:  # a prefill: nobody has judged the proposal
+            self.statistics.add_pause(answer.elapsed_s)
             self._drafted = NOTHING
             return self._commit((), answer.verdict)
-        self.statistics.add_round(len(proposal.token_ids), answer.verdict, answer.elapsed_s)
+        drafted, mode = len(proposal.token_ids), self._drafted.mode
+        self.statistics.add_round(drafted, answer.verdict, answer.elapsed_s, mode)
         return self._commit(proposal.token_ids, answer.verdict)
 
     def close(self) -> None:
@@ -161,6 +165,7 @@ class SpeculativeSession:
         self._stream.close()
         if self._drafting is not None:
             self._drafting.close()
+        self.statistics.close()
 
     def _commit(self, draft: Sequence[int], verdict: Verdict) -> CommittedRun:
         tokens = list(draft[: verdict.accepted_length])
@@ -169,6 +174,8 @@ class SpeculativeSession:
             tokens.append(verdict.next_token)
             origins.append(Origin.VERIFIER)
         if self._drafting is not None:
+            if verdict.finish_reason is None:
+                self._drafting.expect()
             self._drafting.committed(tokens, self._drafted)
         self._committed_length = verdict.committed_length
         self._round = verdict.round + 1

@@ -9,14 +9,19 @@ import asyncio
 import logging
 
 import grpc
+from opentelemetry.trace import Tracer
 
-from common.kv_sizing import make_pool
+from common.device import choose_device
+from common.device_room import make_room
+from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import NO_TRACER
 from common.types import ModelInfo
 from common.weights import resolve
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
+from drafter.draft_choice import Choices, HostChoices
 from drafter.engine import DraftEngine
 from drafter.proposer import AutoChooser
 from drafter.session import Pair
@@ -28,20 +33,27 @@ log = logging.getLogger(__name__)
 STEP_COST, ROW_COST = 0.12, 0.03
 
 
-async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
+async def build(
+    config: DrafterConfig, channel: grpc.aio.Channel, tracer: Tracer = NO_TRACER
+) -> Pair:
     """Load the draft model, wait for the verifier, bridge the two; the engine isn't started yet."""
     verifier = VerifierClient(
-        channel, config.verifier_timeout_s, config.round_timeout_s, config.open_timeout_s
+        channel,
+        config.verifier_timeout_s,
+        config.round_timeout_s,
+        config.open_timeout_s,
+        tracer,
     )
     model, draft = await asyncio.to_thread(_load_draft, config)
     info, target_files = await verifier.describe()
     bridge = await asyncio.to_thread(_make_bridge, info, target_files, draft)
     # A draft model may need more tokens for the same text; over its context a session has k = 0.
     context = min(model.max_context_length, 2 * info.max_context_length)
-    pool = make_pool(
-        model, config.page_size, config.kv_memory_mib, config.max_sessions, context, shrink=True
+    q_entries = min(config.q_entries, info.max_q_entries)
+    choices, pool = await asyncio.to_thread(_make_room, config, model, bridge, context, q_entries)
+    engine = DraftEngine(
+        model, pool, bridge, config.max_batch_tokens, context, config.threads, choices
     )
-    engine = DraftEngine(model, pool, bridge, config.max_batch_tokens, context, config.threads)
     log.info(
         "%s drafts for %s over %s: %d shared tokens, map %s",
         config.model,
@@ -51,15 +63,54 @@ async def build(config: DrafterConfig, channel: grpc.aio.Channel) -> Pair:
         bridge.sha256[:16],
     )
     chooser = AutoChooser(STEP_COST, ROW_COST)
-    q_entries = min(config.q_entries, info.max_q_entries)
-    return Pair(bridge, engine, verifier, info, chooser, config.lookup, q_entries)
+    return Pair(
+        bridge,
+        engine,
+        verifier,
+        info,
+        chooser,
+        config.lookup,
+        q_entries,
+        str(model.device),
+        str(model.dtype).removeprefix("torch."),
+    )
 
 
 def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
+    device = choose_device(config.device, config.dtype)
+    log.info("%s on %s", config.model, device)
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads)
+    model = PagedModel.load(folder, config.linear, config.threads, device.place, device.dtype)
     return model, Vocabulary(files, model.vocab_size, model.eos_ids)
+
+
+def _make_room(
+    config: DrafterConfig, model: PagedModel, bridge: Bridge, context: int, q_entries: int
+) -> tuple[Choices, PagePool]:
+    model.runtime.enter()  # a thread of its own launches here
+    choices = make_choices(model, bridge, config.max_sessions, q_entries)
+    choices.warm_up()
+    pool = make_room(
+        model,
+        page_size=config.page_size,
+        memory_mib=config.kv_memory_mib,
+        max_sessions=config.max_sessions,
+        context=context,
+        most_rows=config.max_batch_tokens,
+        fraction=config.gpu_memory_fraction,
+        shrink=True,
+    )
+    return choices, pool
+
+
+def make_choices(model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int) -> Choices:
+    """Who chooses draft tokens where the model runs, for up to `most_sessions` in one step."""
+    if not model.kernels:
+        return HostChoices(bridge)
+    from drafter.device_choice import DeviceChoices  # Triton comes in with it
+
+    return DeviceChoices(bridge, model.device, model.runtime, model.dtype, most_sessions, q_entries)
 
 
 def _make_bridge(info: ModelInfo, target_files: TokenizerFiles, draft: Vocabulary) -> Bridge:

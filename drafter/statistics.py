@@ -8,19 +8,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from common.metrics import DRAFTER_ROOM
 from common.types import BridgeMode, Verdict
 
-ROOMS = (
-    "draft_model",
-    "draft_queue",
-    "bridge",
-    "verifier_queue",
-    "verifier_forward",
-    "verifier_decide",
-    "network",
-    "detokenize",
-)
+
+class RoundWatcher(Protocol):
+    """Who is told of what is counted, when it is."""
+
+    def round(self, drafted: int, verdict: Verdict, mode: BridgeMode | None) -> None: ...
+    def pause(self, elapsed_s: float) -> None: ...
+    def closed(self) -> None: ...
 
 
 @dataclass
@@ -34,16 +33,35 @@ class StreamStatistics:
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     rounds_by_mode: Counter[BridgeMode] = field(default_factory=Counter)
-    room_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROOMS, 0.0))
+    room_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(DRAFTER_ROOM, 0.0))
     wire_bytes: int = 0
+    watcher: RoundWatcher | None = None
+    outside_us: list[int] = field(default_factory=list)  # by round: in neither model's passes
+    queue_us: list[int] = field(default_factory=list)  # so much of it in the queues
+    _marked: tuple[float, float, float] | None = None  # at the last round's end
 
     @property
     def mean_acceptance_length(self) -> float:
         """AL: committed tokens per round, next token included, prefill excluded."""
         return self.committed / self.rounds if self.rounds else 0.0
 
-    def add_round(self, drafted: int, verdict: Verdict, elapsed_s: float) -> None:
-        """A verdict that came `elapsed_s` after its proposal of `drafted` tokens left."""
+    def close(self) -> None:
+        """The session is over, however it ended."""
+        if self.watcher is not None:
+            self.watcher.closed()
+
+    def add_pause(self, elapsed_s: float) -> None:
+        """The verifier was lost, and another took over `elapsed_s` after it was last asked."""
+        if self.watcher is not None:
+            self.watcher.pause(elapsed_s)
+
+    def add_round(
+        self, drafted: int, verdict: Verdict, elapsed_s: float, mode: BridgeMode | None = None
+    ) -> None:
+        """A verdict that came `elapsed_s` after its proposal of `drafted` tokens left.
+
+        mode: how what the draft model gave has crossed, if it gave something.
+        """
         self.rounds += 1
         self.committed += verdict.accepted_length + (verdict.next_token is not None)
         for counts, length in (
@@ -61,3 +79,20 @@ class StreamStatistics:
         self.room_s["verifier_decide"] += cost.decide_us / 1e6
         inside = (cost.queue_us + cost.forward_us + cost.decide_us) / 1e6
         self.room_s["network"] += max(0.0, elapsed_s - inside)
+        if self.watcher is not None:
+            self.watcher.round(drafted, verdict, mode)
+
+    def end_round(self) -> None:
+        """A verdict's tokens are ready to leave. Called after prefill, too, where rounds begin."""
+        room = self.room_s
+        now, models, queues = (
+            time.monotonic(),
+            room["draft_model"] + room["verifier_forward"],
+            room["draft_queue"] + room["verifier_queue"],
+        )
+        if self._marked is not None and self.rounds > len(self.outside_us):
+            began, models_before, queues_before = self._marked
+            outside = now - began - (models - models_before)
+            self.outside_us.append(max(0, round(outside * 1e6)))
+            self.queue_us.append(max(0, round((queues - queues_before) * 1e6)))
+        self._marked = now, models, queues

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import grpc
+from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
-from common import wire_verify
+from common import request_id, tracing, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.grpc_errors import ERROR_KEY
 from common.pb import verifier_pb2 as pb
@@ -25,6 +26,7 @@ from common.types import ModelInfo, OpenSession, Proposal, Verdict
 
 log = logging.getLogger(__name__)
 
+METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
 RETRY_S = 0.2  # between attempts to reach a verifier
 # A new request waits so long at most: a verifier that has just restarted is found again within the
 # channel's longest pause between two attempts to connect.
@@ -55,11 +57,13 @@ class VerifierClient:
         patience_s: float,
         round_timeout_s: float | None = None,
         open_timeout_s: float | None = None,
+        tracer: Tracer = tracing.NO_TRACER,
     ) -> None:
         """patience_s: how long to look for a verifier before giving up. The others: how long one
         may take over a proposal and over a prompt before it counts as lost."""
         self.round_timeout_s = round_timeout_s
         self.open_timeout_s = open_timeout_s
+        self.tracer = tracer
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._patience_s = patience_s
 
@@ -126,6 +130,7 @@ class VerifierSession:
         self._spec = spec
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
+        self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
         self.wire_bytes = 0
 
@@ -138,28 +143,41 @@ class VerifierSession:
     async def verify(self, proposal: Proposal) -> Answer:
         """One round."""
         began = time.monotonic()
-        sent = replace(proposal, round=proposal.round - self._round_offset)
+        offset = self._round_offset
+        sent = replace(proposal, round=proposal.round - offset) if offset else proposal
         try:
             verdict, reopened = await self._exchange(sent), False
         except _Lost as cause:
             log.warning("lost the verifier in round %d: %s", proposal.round, cause)
+            tracing.failed(self._span, str(cause))
             self._round_offset = proposal.round
             verdict, reopened = await self._open(first=False), True
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
-        verdict = replace(verdict, round=verdict.round + self._round_offset)
+            told = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
+            tracing.tell_round(self._span, verdict.round, told)
+        if self._round_offset:
+            verdict = replace(verdict, round=verdict.round + self._round_offset)
         return Answer(verdict, time.monotonic() - began, reopened)
 
     def close(self) -> None:
         """End the stream; the verifier frees what the session held."""
+        self._cancel()
+        self._span.end()
+        self._span = INVALID_SPAN
+
+    def _cancel(self) -> None:
         if self._call is not None:
             self._call.cancel()
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
+        self._span.end()
+        self._span = tracing.calling(self._client.tracer, METHOD)
+        metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
         async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
-            self.close()
-            self._call = self._stub.Verify()
+            self._cancel()
+            self._call = self._stub.Verify(metadata=metadata)
             done = len(self._committed) - len(self._spec.prompt)
             spec = replace(
                 self._spec,

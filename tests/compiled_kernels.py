@@ -99,8 +99,8 @@ def _draw(flags: dict[str, bool]) -> dict[str, Any]:
     return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, "Q_PADDED": 64, **flags}
 
 
-def _propose(shift: int, shared: bool) -> dict[str, Any]:
-    fixed = {"N": propose.Q_WIDTH, "PADDED": 8192, "BLOCK": 32, "SHIFT": shift}
+def _propose(shift: int, shared: bool, slots: int = propose.Q_WIDTH) -> dict[str, Any]:
+    fixed = {"N": slots, "PADDED": 8192, "BLOCK": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
 
 
@@ -135,6 +135,7 @@ CASES = [
     Case("finish", finish.finish, DECISION, {"PARTS": 64, "LIMIT": candidates.LIMIT}, warps=1),
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
     Case("propose, all", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
+    Case("propose, coupled", propose.propose, STEPS, _propose(16, True, 256), WIDE, 16, 128),
 ]
 CASES += [
     Case(

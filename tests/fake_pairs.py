@@ -90,10 +90,24 @@ async def serving_pair(
 ) -> AsyncIterator[RunningPair]:
     """Checks at the end that both are empty."""
     target, draft = PAIRS[pair]
+    models = target_model(target), draft_model(draft)
+    async with serving_models(models, pair, verifier, **drafter) as running:
+        yield running
+
+
+@asynccontextmanager
+async def serving_models(
+    models: tuple[PagedModel, PagedModel],
+    pair: str,
+    verifier: dict[str, Any] | None = None,
+    **drafter: Any,
+) -> AsyncIterator[RunningPair]:
+    """Any target and draft model over the pair's vocabularies."""
+    target, draft = PAIRS[pair]
     sizes = {"context": CONTEXT, **(verifier or {})}
     async with (
-        serving_verifier(target_model(target), files(target), **sizes) as checks,
-        serving_drafter(draft_model(draft), files(draft), checks.port, **drafter) as drafts,
+        serving_verifier(models[0], files(target), **sizes) as checks,
+        serving_drafter(models[1], files(draft), checks.port, **drafter) as drafts,
         Client(drafts.address) as client,
     ):
         running = RunningPair(checks, drafts, client)

@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import pytest
 import torch
+from opentelemetry.trace import Tracer
 
+from common.call_telemetry import CallTelemetry
 from common.grpc_channel import open_channel
 from common.grpc_server import GrpcServer, ServerSettings, Service
 from common.kv_cache import PagePool
@@ -19,6 +22,7 @@ from common.model import PagedModel
 from common.pb import drafter_pb2_grpc, verifier_pb2_grpc
 from common.sequence import Sequence
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import NO_TRACER
 from common.types import ModelInfo, OpenSession
 from drafter.bridge import Bridge
 from drafter.config import DrafterConfig
@@ -26,9 +30,10 @@ from drafter.engine import DraftEngine
 from drafter.proposer import AutoChooser
 from drafter.service import DrafterService
 from drafter.session import Pair
+from drafter.startup import make_choices
 from drafter.verifier_client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
-from verifier.service import VerifierService
+from verifier.service import VerifierService, make_decisions
 
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
@@ -69,12 +74,18 @@ def running(engine: VerifierEngine | DraftEngine) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(name: str, register: Any, servicer: Any, port: int = 0) -> AsyncIterator[Any]:
+async def serving(
+    name: str,
+    register: Any,
+    servicer: Any,
+    port: int = 0,
+    observers: Seq[grpc.aio.ServerInterceptor] = (),
+) -> AsyncIterator[Any]:
     """(server, port) of one service under the real shell."""
     settings = ServerSettings(
         listen=f"127.0.0.1:{port}", max_message_bytes=MESSAGE_BYTES, grace_s=0, reflection=False
     )
-    server = GrpcServer(settings, [Service(name, register, servicer)])
+    server = GrpcServer(settings, [Service(name, register, servicer)], observers)
     bound = await server.start()
     try:
         yield server, bound
@@ -124,14 +135,17 @@ def make_verifier(
     """Its own share of what verifier/service.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     model.allocate(pages, PAGE_SIZE)
+    model.record_steps(max_batch_tokens, context)
+    real_ids = torch.from_numpy(vocabulary.real)
     limits = Limits(max_sessions, max_draft_tokens, context, max_batch_tokens, max_q_entries)
     engine = VerifierEngine(
         model,
         PagePool(pages, PAGE_SIZE),
         limits,
         vocabulary.eos_ids,
-        torch.from_numpy(vocabulary.real),
+        real_ids,
         threads,
+        make_decisions(model, max_batch_tokens, max_sessions, real_ids),
     )
     info = ModelInfo(
         model="tiny target",
@@ -155,13 +169,16 @@ async def serving_verifier(
     files: TokenizerFiles,
     port: int = 0,
     idle_timeout_s: float = 600.0,
+    tracer: Tracer = NO_TRACER,
     **sizes: int,
 ) -> AsyncIterator[RunningVerifier]:
     engine, info = make_verifier(model, files, **sizes)
     service = VerifierService(engine, info, files, idle_timeout_s)
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
+    observers = [CallTelemetry(engine.telemetry.registry, tracer)]
+    name = "crossdraft.v1.VerifierService"
     with running(engine):
-        async with serving("crossdraft.v1.VerifierService", register, service, port) as (s, bound):
+        async with serving(name, register, service, port, observers) as (s, bound):
             verifier = RunningVerifier(engine, info, s, bound)
             async with verifier.channel:
                 yield verifier
@@ -205,23 +222,28 @@ async def serving_drafter(
     patience_s: float = 20.0,
     round_timeout_s: float | None = None,
     threads: int = THREADS,
+    tracer: Tracer = NO_TRACER,
     **settings: Any,
 ) -> AsyncIterator[RunningDrafter]:
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
     async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
-        client = VerifierClient(channel, patience_s, round_timeout_s)
+        client = VerifierClient(channel, patience_s, round_timeout_s, tracer=tracer)
         info, target_files = await client.describe()
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
+        model.record_steps(max_batch_tokens, context)
         pool = PagePool(pages, PAGE_SIZE)
-        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads)
         config = DrafterConfig(model="tiny draft", **settings)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
+        choices = make_choices(model, bridge, config.max_sessions, q_entries)
+        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads, choices)
         pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
         service = DrafterService(pair, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
+        observers = [CallTelemetry(engine.telemetry.registry, tracer)]
+        name = "crossdraft.v1.DrafterService"
         with running(engine):
-            async with serving("crossdraft.v1.DrafterService", register, service) as (server, port):
+            async with serving(name, register, service, 0, observers) as (server, port):
                 yield RunningDrafter(pair, server, port)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.rng import Purpose
-from drafter.draft_law import SparseLaw, cut, draft_law, propose
+from drafter.kernels.reference import SparseLaw, draft_law, propose
 from verifier.kernels.decision import Decisions, Rule, SamplingBatch, SparseQ
 from verifier.kernels.reference import decide
 
@@ -113,18 +113,16 @@ def _round(
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
     own = torch.arange(script.vocab)
     logits = script.q.log().float()
-    law = draft_law(logits, logits.isfinite(), **script.filters(len(logits)))  # [V + 1, V]
-    sparse = cut(law, script.slots)
+    slots = script.vocab if rule == Rule.COUPLED else script.slots
+    sparse = draft_law(logits, logits.isfinite(), **script.filters(len(logits)), slots=slots)
     for step in range(k):
         now = before[-1]
-        if rule == Rule.COUPLED:
-            whole = cut(law.index_select(0, now), script.vocab)
-            drawn = propose(whole, own, seed, base + step, Purpose.COUPLED)
-        elif script.foreign or rule != Rule.REJECTION:
+        if rule != Rule.COUPLED and (script.foreign or rule != Rule.REJECTION):
             drawn = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
         else:
             mine = SparseLaw(sparse.ids.index_select(0, now), sparse.probs.index_select(0, now))
-            drawn = propose(mine, own, seed, base + step)
+            purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
+            drawn = propose(mine, own, seed, base + step, purpose)
         before.append(drawn)
     # The last row of each session has no draft token, and its q isn't read.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)

@@ -1,36 +1,100 @@
-"""The device bench in its tiny form: it runs without a GPU, and its checks tell wrong decisions."""
+"""The device bench in its tiny form: it runs whole without a GPU, and tells what is wrong."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from bench import device_kernels
-
-pytestmark = pytest.mark.kernels
+from bench import device, device_kernels
+from bench.device_budget import Budget
+from bench.device_folders import IDS
+from bench.device_script import Script, expected_length, stands
+from bench.device_stages import Bench
+from bench.device_summary import summary
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture
-def _two_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("greedy", "top-k top-p, q")
-    cases = {name: device_kernels.CASES[name] for name in names}
-    monkeypatch.setattr(device_kernels, "CASES", cases)
+@pytest.mark.long
+@pytest.mark.kernels
+def test_one_command_runs_every_stage_and_ends_in_a_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.device", "--small", "--seed", "1"]
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = json.loads((tmp_path / "device.json").read_text())
+    assert list(found["stages"]) == list(device.SECONDS)
+    assert not [name for name, stage in found["stages"].items() if "failed" in stage]
+    for name in ("checks", "parts"):
+        assert found["stages"][name]["checks"] and not found["stages"][name]["wrong"]
+    pair = found["stages"]["pair"]
+    assert all(row["equal"] == row["outputs"] for row in pair["equality"])
+    assert {row["k"] for row in pair["rounds"]} == {0, 3}
+    assert "asked and found" in run.stdout
+    assert run.stdout.rstrip().endswith("s in all")
 
 
-@pytest.mark.usefixtures("_two_cases")
-def test_it_runs_every_part_and_answers_in_rows() -> None:
-    torch.manual_seed(0)
-    rows = device_kernels.run(CPU, small=True)
-    assert [row["ceiling"] for row in rows if "ceiling" in row] == ["copy", "bf16 matmul"]
-    assert all(row["right"] for row in rows if "right" in row)
-    timed = [row["kernel"] for row in rows if "kernel" in row]
-    assert timed == ["propose", "greedy", "top-k top-p, q"]
-
-
-@pytest.mark.usefixtures("_two_cases")
+@pytest.mark.kernels
 def test_a_wrong_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(device_kernels, "ours", lambda *_: torch.full((1, 2), 3))
-    assert not any(row["right"] for row in device_kernels.check(8, 50, CPU))
+    rows = device_kernels.check(8, 50, CPU, Budget(60), ("greedy", "top-k top-p, q"))
+    assert [row["check"] for row in rows] == ["greedy", "top-k top-p, q"]
+    assert not any(row["right"] for row in rows)
+
+
+def test_what_the_time_does_not_allow_is_left_out_and_named() -> None:
+    budget = Budget(0)
+    assert device_kernels.check(8, 50, CPU, budget, ("greedy",)) == []
+    assert budget.left_out == ["check of greedy at 8 x 50"]
+    ample = Budget(1000)
+    assert ample.allows("one") and not ample.allows("a day", 86_400)
+    assert ample.left_out == ["a day"]
+
+
+def test_a_stage_that_fails_is_told_and_the_others_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stage(name: str) -> Any:
+        def run(bench: Bench, budget: Budget) -> dict[str, Any]:
+            if name == "checks":
+                raise ZeroDivisionError("no twin")
+            return {"copy_gb_s": 2.0, "bf16_tflop_s": 1.0}
+
+        return run
+
+    found: dict[str, Any] = {"seed": 1, "device": "none", "torch": "2", "stages": {}}
+    bench = Bench(CPU, True, tmp_path)
+    device.run_stages(["checks", "ceilings"], bench, found, stage)
+    assert "no twin" in capsys.readouterr().out
+    written = json.loads((tmp_path / "device.json").read_text())
+    assert list(written["stages"]) == ["checks", "ceilings"]
+    lines = summary(written)
+    assert "FAILED checks: ZeroDivisionError: no twin" in lines
+
+
+def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path) -> None:
+    drawn = stands(3, 4000, 0.6)
+    assert drawn[:50] == stands(3, 50, 0.6)
+    assert drawn != stands(4, 4000, 0.6)
+    assert abs(sum(drawn) / len(drawn) - 0.6) < 0.03
+    assert expected_length(0.6, 3) == pytest.approx(1 + 0.6 + 0.36 + 0.216)
+    path = tmp_path / "script.json"
+    script = Script(path)
+    script.refresh()
+    assert script.token([5, 1], 9) == 9  # nothing is recorded: the model's own
+    truth = [5, 1, 7, 8, 9, IDS - 1]
+    Script.write(path, 0.5, [truth])
+    script.refresh()
+    for place, right in zip(range(1, len(truth)), truth[1:], strict=True):
+        found = script.token(truth[:place], 0)
+        assert found == (right if stands(5, len(truth), 0.5)[place] else (right + 1) % IDS)
+    assert script.token(truth, 9) == 9
+    assert script.token([6, 1], 9) == 9

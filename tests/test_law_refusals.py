@@ -25,10 +25,10 @@ NAN, INF = math.nan, math.inf
         *[("temperature", value) for value in (NAN, -0.5, INF, 1e-7, 101.0)],
         *[("top_k", value) for value in (0, 2**31)],
         *[(name, value) for name in ("top_p", "min_p") for value in (NAN, -0.1, 1.01)],
-        *[("repetition_penalty", value) for value in (NAN, 0.0, -1.0)],
+        *[("repetition_penalty", value) for value in (NAN, 0.0, -1.0, 1e-300, 1e300)],
         *[("presence_penalty", value) for value in (NAN, -2.5, INF)],
         *[("frequency_penalty", value) for value in (NAN, 2.5, -INF)],
-        ("logprobs", 21),
+        *[("logprobs", value) for value in (21, 2**32 - 1)],
         ("min_new_tokens", 2**31),
     ],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from common.kernels.scan import ARGMAX, FILTERED
+from common.rng import Purpose
 from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
-from drafter.kernels.reference import masked_law, propose_row
+from drafter.kernels.reference import SparseLaw, draft_law, propose
 
 pytestmark = pytest.mark.kernels
 
@@ -42,6 +45,30 @@ def pair(vocab: int) -> tuple[Tensor, Tensor]:
     return targets, shared
 
 
+def law_of(logits: Tensor, shared: Tensor | None, given: Steps, slots: int = 16) -> SparseLaw:
+    temperature = 1.4426950408889634 / given.scales
+    return draft_law(
+        logits, shared, temperature, given.top_k, given.top_p, given.min_p, slots=slots
+    )
+
+
+def drawn_from(law: SparseLaw, targets: Tensor, given: Steps, coupled: bool) -> list[list[int]]:
+    """[rows] of (draft id, target id): noise by target ids is the verifier's, by draft ids ours."""
+    noise_ids = targets if coupled else torch.arange(len(targets))
+    purpose = Purpose.COUPLED if coupled else Purpose.PROPOSE
+    tokens = propose(law, noise_ids, given.seeds, given.positions, purpose)
+    return torch.stack([tokens, targets[tokens]], dim=1).tolist()
+
+
+def added_up(ids: Tensor, probs: Tensor) -> dict[int, float]:
+    """A row of q, as it is told."""
+    found: dict[int, float] = {}
+    for id_, p in zip(ids.tolist(), probs.tolist(), strict=True):
+        if p > 0:
+            found[id_] = found.get(id_, 0.0) + p
+    return found
+
+
 @pytest.mark.parametrize(
     ("dtype", "vocab", "coupled"),
     [
@@ -61,15 +88,30 @@ def test_q_is_the_masked_filtered_law_and_the_token_is_its_draw(
     work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
     given = steps(vocab, coupled=coupled)
     tokens, ids, probs = propose_rows(logits, SharedIds.of(targets, shared, vocab), given, work)
-    for row, (temperature, top_k, top_p, min_p) in enumerate(LAWS):
-        q = masked_law(logits[row], shared, temperature, top_k or vocab, top_p, min_p, 16)
-        sparse = {int(i): float(p) for i, p in zip(ids[row], probs[row], strict=True) if p > 0}
-        assert sparse == pytest.approx(
-            {int(targets[i]): float(q[i]) for i in q.nonzero()[:, 0]}, rel=1e-5
-        )
-        drawn = propose_row(q, targets, given.seeds[row], int(given.positions[row]), coupled)
-        assert tuple(tokens[row].tolist()) == drawn
+    law = law_of(logits, shared, given)
+    for row in range(len(LAWS)):
+        expected = added_up(targets[law.ids[row]], law.probs[row])
+        assert added_up(ids[row], probs[row]) == pytest.approx(expected, rel=1e-5)
+    assert tokens.tolist() == drawn_from(law, targets, given, coupled)
     assert torch.equal(logits, before), "a kernel never writes its inputs"
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_draft_ids_that_share_a_target_id_race_apart_and_add_up(coupled: bool) -> None:
+    """With one number for both, the likelier of them alone would count."""
+    vocab, rows = 40, 24
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(3)).expand(rows, -1)
+    targets = torch.arange(vocab) // 2
+    given = Steps(*(value[:1].expand(rows).contiguous() for value in vars(steps(vocab)).values()))
+    given = replace(given, seeds=torch.arange(rows), coupled=torch.full((rows,), coupled))
+    work = Workspace.empty(rows, vocab, CPU, q_width=16)
+    made = SharedIds.of(targets, torch.ones(vocab, dtype=torch.bool), vocab)
+    tokens, ids, probs = propose_rows(logits, made, given, work)
+    law = law_of(logits, None, given)
+    assert tokens.tolist() == drawn_from(law, targets, given, coupled)
+    told = added_up(ids[0], probs[0])
+    assert told == pytest.approx(added_up(targets[law.ids[0]], law.probs[0]), rel=1e-5)
+    assert len(told) < 16
 
 
 def test_the_likeliest_shared_id_is_proposed_and_mapped() -> None:
@@ -97,19 +139,26 @@ def test_one_vocabulary_needs_no_map_and_no_mask() -> None:
     work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
     given = steps(vocab)
     tokens, _, _ = propose_rows(logits, SharedIds.of(None, None, vocab), given, work)
-    for row, (temperature, top_k, top_p, min_p) in enumerate(LAWS):
-        q = masked_law(logits[row], None, temperature, top_k or vocab, top_p, min_p, 16)
-        drawn = propose_row(q, None, given.seeds[row], int(given.positions[row]), False)
-        assert tuple(tokens[row].tolist()) == drawn
+    law = law_of(logits, None, given)
+    assert tokens.tolist() == drawn_from(law, torch.arange(vocab), given, False)
 
 
 def test_of_equal_logits_the_lowest_ids_make_q() -> None:
+    """At the cut and under every filter, as in plain torch."""
     vocab = 300
-    logits = torch.zeros(len(LAWS), vocab)
-    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
-    _, ids, probs = propose_rows(logits, SharedIds.of(None, None, vocab), steps(vocab), work)
-    assert ids[0].tolist() == list(range(16))
-    assert torch.equal(probs[0], torch.full((16,), 1 / 16))
+    flat = torch.zeros(len(LAWS), vocab)
+    stairs = (torch.randn(len(LAWS), vocab, generator=torch.Generator().manual_seed(8))).round()
+    for logits in (flat, stairs):
+        work, given = Workspace.empty(len(LAWS), vocab, CPU, q_width=16), steps(vocab)
+        tokens, ids, probs = propose_rows(logits, SharedIds.of(None, None, vocab), given, work)
+        law = law_of(logits, None, given)
+        for row in range(len(LAWS)):
+            expected = added_up(law.ids[row], law.probs[row])
+            assert added_up(ids[row], probs[row]) == pytest.approx(expected, rel=1e-5)
+        assert tokens.tolist() == drawn_from(law, torch.arange(vocab), given, False)
+        if logits is flat:
+            assert ids[0].tolist() == list(range(16))
+            assert torch.equal(probs[0], torch.full((16,), 1 / 16))
 
 
 def test_more_equal_logits_than_candidates_propose_the_argmax_and_say_so() -> None:

@@ -21,12 +21,13 @@ NAN, INF = math.nan, math.inf
         ("top_p", [NAN, -0.1, 1.1, INF]),
         ("min_p", [NAN, -0.1, 1.1]),
         ("seed", [-1, 2**64, 0.5]),
-        ("repetition_penalty", [NAN, 0.0, -1.0, INF]),
+        ("repetition_penalty", [NAN, 0.0, -1.0, INF, 5e-324, 0.009, 100.1]),
         ("presence_penalty", [NAN, -2.1, 2.1]),
         ("frequency_penalty", [NAN, -2.1, 2.1]),
         ("min_new_tokens", [-1, 2**31]),
         ("logprobs", [-1, 21]),
         ("logit_bias", [((-1, 0.0),), ((5, NAN),), ((5, 100.5),), ((5, 1.0), (5, 1.0))]),
+        ("logit_bias", [tuple((i, 1.0) for i in range(4097))]),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(name: str, values: list[Any]) -> None:
@@ -44,12 +45,12 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, values: list[Any])
         ("top_p", [0, 0.0, 1]),
         ("min_p", [0.0, 1.0]),
         ("seed", [0, 2**64 - 1]),
-        ("repetition_penalty", [0.5, 1.0, 2.0]),
+        ("repetition_penalty", [0.01, 1.0, 100.0]),
         ("presence_penalty", [-2, 0, 2.0]),
         ("frequency_penalty", [-2.0, 2.0]),
         ("min_new_tokens", [0, 5]),
         ("logprobs", [0, 20]),
-        ("logit_bias", [(), ((0, -100.0), (1, 100.0))]),
+        ("logit_bias", [(), ((0, -100.0), (1, 100.0)), tuple((i, 1.0) for i in range(1024))]),
     ],
 )
 def test_the_edges_are_allowed(name: str, values: list[Any]) -> None:

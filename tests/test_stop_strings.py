@@ -103,6 +103,20 @@ def run(stops: list[bytes], output: list[bytes]) -> tuple[list[bytes], bytes, by
         ([b"x"], [b"a", b"", b"x"], [b"a", b""], b"x"),  # a special token before it stays
         ([b"ax"], [b"a", b"", b"x"], [], b"ax"),  # inside it, it goes
         (["é".encode()], [b"\xe4", b"\xb8\xc3", b"\xa9"], [b"\xe4", b"\xb8"], "é".encode()),
+        # A character over three tokens, the first of which ends another character or a space.
+        (
+            ["中".encode()],
+            [b"\xc3", b"\xa9\xe4", b"\xb8", b"\xad"],
+            [b"\xc3", b"\xa9"],
+            "中".encode(),
+        ),
+        (["中x".encode()], [b" \xe4", b"\xb8", b"\xadx"], [b" "], "中x".encode()),
+        (
+            ["中".encode()],
+            [b"a", b"\xe4", b"\xb8", b"\xae"],
+            [b"a", b"\xe4", b"\xb8", b"\xae"],
+            None,
+        ),
     ],
 )
 def test_where_output_ends(

@@ -132,9 +132,14 @@ class History:
         return places
 
 
-def adjust_rows(batch: Sequence[tuple[History, Sequence[int]]]) -> Adjustments | None:
-    """Adjustments of a batch of (history, draft tokens), k + 1 rows each; None if none has any."""
-    if not any(history.acts for history, _ in batch):
+def adjust_rows(
+    batch: Sequence[tuple[History, Sequence[int]]], always: bool = False
+) -> Adjustments | None:
+    """Adjustments of a batch of (history, draft tokens), k + 1 rows each.
+
+    None if none has any, unless `always` asks for an empty one.
+    """
+    if not always and not any(history.acts for history, _ in batch):
         return None
     sessions = [history.rows(draft) for history, draft in batch]
     widths = np.concatenate([np.full(*rows.ids.shape) for rows in sessions])  # [rows]

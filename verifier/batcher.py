@@ -54,6 +54,10 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def waiting(self) -> int:
+        """How many sessions have a round to be checked; may be asked from any thread."""
+        return len(self._waiting)
+
     def add(self, session: Session) -> None:
         self._sessions[session] = None
 
@@ -89,6 +93,8 @@ class Batcher:
         everyone = [session.sequence for session in self._sessions]
         packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
         assert packed, "the pool holds at least one whole context, so the first in line always runs"
+        # A GPU decides sessions with adjusted logits apart, and a row doesn't mind where it is.
+        packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.adjusts)
         running = [by_sequence[part.sequence] for part in packed]
         deciding = [by_sequence[part.sequence] for part in packed if part.complete]
         for session in deciding:

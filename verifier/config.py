@@ -34,10 +34,25 @@ class VerifierConfig:
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )
     page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
+    device: str = setting(
+        "auto", "Where the model runs: cpu, cuda, cuda:N, or auto, a GPU if torch can use one."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
+        "auto",
+        "Of weights, keys and values; auto is bfloat16 on a GPU and float32 on the CPU, which has "
+        "no other.",
+    )
+    gpu_memory_fraction: float = setting(
+        0.85,
+        "Of the whole GPU's memory, what this process may take; two services that share a GPU get "
+        "less than half each. Nothing on the CPU.",
+        minimum=0.01,
+        maximum=1.0,
+    )
     linear: Literal["exact", "fp16", "plain"] = setting(
         "exact",
-        "How weights multiply on a CPU: exact keeps the promise of equal output, fp16 is faster "
-        "without it, plain is torch's own.",
+        "How weights multiply: exact keeps the promise of equal output; on the CPU fp16 is faster "
+        "without it, and plain is torch's own. On a GPU both leave long prefills to torch.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
     max_message_bytes: int = setting(
@@ -86,6 +101,20 @@ class VerifierConfig:
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
         "What to log.",
+    )
+    log_format: Literal["plain", "json"] = setting(
+        "plain", "How log lines look: for people, or one JSON object each."
+    )
+    metrics_listen: str | None = setting(
+        None, "Address where Prometheus may ask for metrics; left out: nowhere."
+    )
+    trace_endpoint: str | None = setting(
+        None,
+        "OpenTelemetry collector (OTLP over gRPC, http://host:4317) that takes traces; left out: "
+        "no tracing. Needs crossdraft[tracing].",
+    )
+    trace_ratio: float = setting(
+        1.0, "Share of the traces begun here that are recorded.", minimum=0, maximum=1
     )
 
     def __post_init__(self) -> None:

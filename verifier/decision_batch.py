@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +40,44 @@ class Outcome:
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted and the next token, if asked for
 
 
+class Decisions(Protocol):
+    """Who decides a pass: chosen at start, by the device."""
+
+    @property
+    def lag_s(self) -> float:
+        """How long the last forward pass went on after its call had returned."""
+
+    def enter(self) -> None:
+        """Called once on the engine's thread, before all else."""
+
+    def warm_up(self) -> None:
+        """Make at start what would otherwise be made in a step."""
+
+    def check(self) -> None:
+        """Raise, after a pass that failed, if no other can succeed: the service must end then."""
+
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
+        """One outcome per deciding session, in their order; logits: [logit rows, vocab]."""
+
+
+class HostDecisions:
+    """On the CPU, in plain torch."""
+
+    lag_s = 0.0
+
+    def __init__(self, real_ids: Tensor | None) -> None:
+        self._real_ids = real_ids
+
+    def enter(self) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
+        return decide_batch(batch, logits, self._real_ids)
+
+
 def decide_batch(
     batch: Batch,
     logits: Tensor,  # float32 [logit rows, vocab]
@@ -61,8 +100,10 @@ def decide_batch(
             adjust_rows([(session.history, session.draft) for session in sessions]),
             real_ids,
         )
-    parts = logits.split([session.sequence.wanted for session in sessions])
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
+    if all(session.spec.sampling.logprobs is None for session in sessions):
+        return [Outcome(a, token) for a, token in zip(accepted, following, strict=True)]
+    parts = logits.split([session.sequence.wanted for session in sessions])
     return [
         Outcome(a, token, _logprobs(session, part[: a + 1], token, real_ids))
         for session, part, a, token in zip(sessions, parts, accepted, following, strict=True)

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import torch
 
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread, Mailbox
-from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong
+from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
 from verifier.batcher import Batch, Batcher
-from verifier.decision_batch import Outcome, decide_batch
+from verifier.decision_batch import Decisions, HostDecisions, Outcome
 from verifier.q_rows import check_q_rows
 from verifier.session import Session
 
@@ -53,6 +54,7 @@ class VerifierEngine:
         eos_ids: frozenset[int],
         real_ids: torch.Tensor | None = None,  # bool [vocab]: ids the tokenizer has; None: all
         threads: int = 0,
+        decisions: Decisions | None = None,  # None: on the CPU
     ) -> None:
         assert pool.capacity_tokens >= limits.max_context_length
         assert limits.max_batch_tokens > limits.max_draft_tokens
@@ -61,12 +63,19 @@ class VerifierEngine:
         self.vocab_size = model.vocab_size
         self.pool = pool
         self._model = model
-        self._real_ids = real_ids
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
+        self.telemetry = EngineTelemetry("target", pool, self._batcher.waiting)
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
-        self._thread = EngineThread("verifier-engine", self.step, threads)
+        self._decisions = HostDecisions(real_ids) if decisions is None else decisions
+        self._thread = EngineThread(
+            "verifier-engine",
+            self.step,
+            threads,
+            enter=self._decisions.enter,
+            at_end=model.close,
+        )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
@@ -83,8 +92,12 @@ class VerifierEngine:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
+            outcomes = self._decisions.decide(batch, logits)
+            forwarded += self._decisions.lag_s
             self._pass_s = forwarded - began
-            outcomes = decide_batch(batch, logits, self._real_ids)
+            self.telemetry.passed(self._pass_s, [len(chunk.tokens) for chunk in batch.chunks])
+        except RankLost:
+            raise
         except Exception as cause:
             self._fail(batch, cause)
             return True
@@ -104,9 +117,11 @@ class VerifierEngine:
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
+        self.telemetry.failed()
         for session in batch.running:
             self._batcher.remove(session)
             session.mailbox.post(ModelFailed(f"the target model failed: {type(cause).__name__}"))
+        self._decisions.check()
 
     # --- called on the event loop -------------------------------------------------------------
 
@@ -144,6 +159,14 @@ class VerifierEngine:
         """Free the session's pages before the next step. Must be called once per `open`."""
         self._open_sessions -= 1
         self._thread.call(lambda: self._batcher.remove(session))
+
+    def die_of(self, cause: Exception) -> None:
+        """End as if a step had raised `cause`; from any thread."""
+
+        def die() -> None:
+            raise cause
+
+        self._thread.call(die)
 
     @property
     def open_sessions(self) -> int:

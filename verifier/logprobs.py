@@ -28,6 +28,29 @@ def run_logprobs(
     )
 
 
+def fetch_logprobs(
+    logits: Tensor,  # [rows, vocab], on a device
+    run: Sequence[int],  # as many
+    top: int,  # at most as many ids exist
+    real_ids: Tensor | None,  # bool [vocab], on the device; None: all ids exist
+) -> tuple[TokenLogprobs, ...]:
+    """As run_logprobs, with two waits for all rows instead of some for each."""
+    rows = []
+    for row, token in zip(logits, run, strict=True):  # each alone, see above
+        values = row.to(torch.float32)  # [vocab]
+        if real_ids is not None:
+            values = values.masked_fill(~real_ids, float("-inf"))
+        values = values.log_softmax(dim=-1)
+        largest, ids = values.sort(descending=True, stable=True)
+        rows.append((torch.cat([values[token : token + 1], largest[:top]]), ids[:top]))
+    values_of = torch.stack([values for values, _ in rows]).tolist()
+    ids_of = torch.stack([ids for _, ids in rows]).tolist()
+    return tuple(
+        TokenLogprobs(values[0], tuple(ids), tuple(values[1:]))
+        for values, ids in zip(values_of, ids_of, strict=True)
+    )
+
+
 def _token_logprobs(row: Tensor, token: int, top: int, real_ids: Tensor | None) -> TokenLogprobs:
     values = row.to(torch.float32)  # [vocab]
     if real_ids is not None:

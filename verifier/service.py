@@ -14,23 +14,28 @@ import grpc
 import torch
 
 from common import wire_verify
+from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
 from common.idle_limit import EachWithin
-from common.kv_sizing import make_pool
 from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
+from common.ranks import torchrun_place
 from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tracing import exporting
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
 from common.version import VERSION
 from common.weights import resolve
 from common.wire import check_ids
 from verifier.config import VerifierConfig
+from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
+from verifier.ranks import follow_rank_0, load_target, watch
 from verifier.request_limits import check_verify_once, check_verify_request
 from verifier.session import Session
+from verifier.telemetry import VerifierTelemetry
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self._idle_timeout_s = idle_timeout_s
         self._info = info
         self._files = files
+        self._telemetry = VerifierTelemetry(engine, info)
         self._draining = False
 
     async def drain(self) -> None:
@@ -88,6 +94,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 else:
                     self._propose(session, content)
                 verdict = await session.mailbox.take()
+                drafted = len(content.token_ids) if isinstance(content, Proposal) else 0
+                self._telemetry.decided(session.spec, drafted, verdict)
                 yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
@@ -103,6 +111,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
+        self._telemetry.decided(spec, len(draft), verdict)
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager
@@ -143,10 +152,22 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads)
+    model, device, ranks = load_target(config, folder)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
-    pool = make_pool(model, config.page_size, config.kv_memory_mib, config.max_sessions, context)
+    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
+    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
+    decisions.warm_up()
+    pool = make_room(
+        model,
+        page_size=config.page_size,
+        memory_mib=config.kv_memory_mib,
+        max_sessions=config.max_sessions,
+        context=context,
+        most_rows=config.max_batch_tokens,
+        fraction=config.gpu_memory_fraction,
+    )
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
@@ -159,9 +180,11 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         pool,
         limits,
         vocabulary.eos_ids,
-        torch.from_numpy(vocabulary.real),
+        real_ids,
         config.threads,
+        decisions,
     )
+    watch(ranks, engine)
     info = ModelInfo(
         model=config.model,
         tokenizer_sha256=files.sha256,
@@ -174,6 +197,8 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         max_message_bytes=config.max_message_bytes,
         row_invariant=model.row_invariant,
         version=VERSION,
+        device=str(device.place),
+        dtype=device.dtype_name,
     )
     return engine, info, files
 
@@ -187,8 +212,34 @@ async def first_pass(engine: VerifierEngine, info: ModelInfo) -> None:
         engine.close(session)
 
 
+def make_decisions(
+    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
+) -> Decisions:
+    """Who decides where the model runs."""
+    if not model.kernels:
+        return HostDecisions(real_ids)
+    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
+
+    return DeviceDecisions(
+        model.device,
+        model.runtime,
+        model.dtype,
+        model.vocab_size,
+        most_rows,
+        most_sessions,
+        real_ids,
+    )
+
+
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:
-    """Load, serve until a signal, drain. `on_ready` gets the bound port."""
+    """Load, serve until a signal, drain. `on_ready` gets the bound port.
+
+    On the ranks that follow, if there are some: hold a part of the model until rank 0 ends.
+    """
+    place = torchrun_place()
+    if place is not None and place.rank:
+        await follow_rank_0(config, place)
+        return
     engine, info, files = await asyncio.to_thread(build, config)
     if info.row_invariant:
         log.info("%s: row-invariant", config.model)
@@ -200,6 +251,7 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
     name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     shell = Service(name, register, service)
-    await serve_engine(
-        config, shell, engine, service.drain, lambda: first_pass(engine, info), on_ready
-    )
+    with exporting("verifier", config.trace_endpoint, config.trace_ratio) as tracer:
+        await serve_engine(
+            config, shell, engine, service.drain, lambda: first_pass(engine, info), on_ready, tracer
+        )

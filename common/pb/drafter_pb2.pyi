@@ -155,7 +155,7 @@ class Piece(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ..., logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "room_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting", "rule", "stop_string")
+    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "room_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting", "rule", "stop_string", "outside_us", "queue_us")
     class RoomSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,8 @@ class Summary(_message.Message):
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDE_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     stop_reason: StopReason
     prompt_tokens: int
     output_tokens: int
@@ -197,14 +199,16 @@ class Summary(_message.Message):
     drafting: bool
     rule: GenerateRequest.Rule
     stop_string: str
-    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., room_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop_string: _Optional[str] = ...) -> None: ...
+    outside_us: _containers.RepeatedScalarFieldContainer[int]
+    queue_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., room_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop_string: _Optional[str] = ..., outside_us: _Optional[_Iterable[int]] = ..., queue_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetPairRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetPairResponse(_message.Message):
-    __slots__ = ("target_model", "draft_model", "bridge", "bridge_sha256", "shared_tokens", "max_context_length", "max_draft_steps", "max_sessions", "max_message_bytes", "version", "drafting")
+    __slots__ = ("target_model", "draft_model", "bridge", "bridge_sha256", "shared_tokens", "max_context_length", "max_draft_steps", "max_sessions", "max_message_bytes", "version", "drafting", "device", "dtype")
     TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     BRIDGE_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +220,8 @@ class GetPairResponse(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     target_model: str
     draft_model: str
     bridge: str
@@ -227,4 +233,6 @@ class GetPairResponse(_message.Message):
     max_message_bytes: int
     version: str
     drafting: bool
-    def __init__(self, target_model: _Optional[str] = ..., draft_model: _Optional[str] = ..., bridge: _Optional[str] = ..., bridge_sha256: _Optional[str] = ..., shared_tokens: _Optional[int] = ..., max_context_length: _Optional[int] = ..., max_draft_steps: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., version: _Optional[str] = ..., drafting: _Optional[bool] = ...) -> None: ...
+    device: str
+    dtype: str
+    def __init__(self, target_model: _Optional[str] = ..., draft_model: _Optional[str] = ..., bridge: _Optional[str] = ..., bridge_sha256: _Optional[str] = ..., shared_tokens: _Optional[int] = ..., max_context_length: _Optional[int] = ..., max_draft_steps: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., version: _Optional[str] = ..., drafting: _Optional[bool] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63ommon/pb/verifier.proto\x12\rcrossdraft.v1\"\x11\n\x0fGetModelRequest\"\x8c\x02\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x07 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x08 \x01(\r\x12\x15\n\rrow_invariant\x18\t \x01(\x08\x12\x0f\n\x07version\x18\n \x01(\t\x12\x15\n\rmax_q_entries\x18\x0b \x01(\r\"\x15\n\x13GetTokenizerRequest\"K\n\x14GetTokenizerResponse\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\"l\n\rVerifyRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.OpenH\x00\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.crossdraft.v1.ProposalH\x00\x42\t\n\x07message\"\x83\x06\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x18\n\x10tokenizer_sha256\x18\x04 \x01(\t\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.crossdraft.v1.Open.Sampling\x12\x1d\n\x15resumed_output_tokens\x18\x08 \x01(\r\x1a\xfb\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12?\n\nlogit_bias\x18\t \x03(\x0b\x32+.crossdraft.v1.Open.Sampling.LogitBiasEntry\x12\x16\n\x0emin_new_tokens\x18\n \x01(\r\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"f\n\x08Proposal\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12#\n\x01q\x18\x04 \x03(\x0b\x32\x18.crossdraft.v1.SparseLaw\"5\n\tSparseLaw\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x03(\x02\"9\n\x0eVerifyResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict\"\x85\x02\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x02 \x01(\r\x12\x1a\n\rnext_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12&\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x18.crossdraft.v1.RoundCost\x12.\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1c.crossdraft.v1.TokenLogprobsB\x10\n\x0e_next_token_id\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"p\n\tRoundCost\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x11\n\tdecide_us\x18\x03 \x01(\r\x12\x16\n\x0e\x62\x61tch_sessions\x18\x04 \x01(\r\x12\x12\n\nbatch_rows\x18\x05 \x01(\r\"t\n\x11VerifyOnceRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.Open\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12#\n\x01q\x18\x03 \x03(\x0b\x32\x18.crossdraft.v1.SparseLaw\"=\n\x12VerifyOnceResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict*\xa3\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_RULE_GREEDY\x10\x01\x12\x18\n\x14\x41\x43\x43\x45PTANCE_RULE_NO_Q\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x04*z\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_CONTEXT\x10\x03\x32\xd7\x02\n\x0fVerifierService\x12K\n\x08GetModel\x12\x1e.crossdraft.v1.GetModelRequest\x1a\x1f.crossdraft.v1.GetModelResponse\x12Y\n\x0cGetTokenizer\x12\".crossdraft.v1.GetTokenizerRequest\x1a#.crossdraft.v1.GetTokenizerResponse0\x01\x12I\n\x06Verify\x12\x1c.crossdraft.v1.VerifyRequest\x1a\x1d.crossdraft.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nVerifyOnce\x12 .crossdraft.v1.VerifyOnceRequest\x1a!.crossdraft.v1.VerifyOnceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63ommon/pb/verifier.proto\x12\rcrossdraft.v1\"\x11\n\x0fGetModelRequest\"\xab\x02\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x07 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x08 \x01(\r\x12\x15\n\rrow_invariant\x18\t \x01(\x08\x12\x0f\n\x07version\x18\n \x01(\t\x12\x15\n\rmax_q_entries\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\"\x15\n\x13GetTokenizerRequest\"K\n\x14GetTokenizerResponse\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\"l\n\rVerifyRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.OpenH\x00\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.crossdraft.v1.ProposalH\x00\x42\t\n\x07message\"\x83\x06\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x18\n\x10tokenizer_sha256\x18\x04 \x01(\t\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.crossdraft.v1.Open.Sampling\x12\x1d\n\x15resumed_output_tokens\x18\x08 \x01(\r\x1a\xfb\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12?\n\nlogit_bias\x18\t \x03(\x0b\x32+.crossdraft.v1.Open.Sampling.LogitBiasEntry\x12\x16\n\x0emin_new_tokens\x18\n \x01(\r\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"f\n\x08Proposal\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12#\n\x01q\x18\x04 \x03(\x0b\x32\x18.crossdraft.v1.SparseLaw\"5\n\tSparseLaw\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x03(\x02\"9\n\x0eVerifyResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict\"\x85\x02\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x02 \x01(\r\x12\x1a\n\rnext_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12&\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x18.crossdraft.v1.RoundCost\x12.\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1c.crossdraft.v1.TokenLogprobsB\x10\n\x0e_next_token_id\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"p\n\tRoundCost\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x11\n\tdecide_us\x18\x03 \x01(\r\x12\x16\n\x0e\x62\x61tch_sessions\x18\x04 \x01(\r\x12\x12\n\nbatch_rows\x18\x05 \x01(\r\"t\n\x11VerifyOnceRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.Open\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12#\n\x01q\x18\x03 \x03(\x0b\x32\x18.crossdraft.v1.SparseLaw\"=\n\x12VerifyOnceResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict*\xa3\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_RULE_GREEDY\x10\x01\x12\x18\n\x14\x41\x43\x43\x45PTANCE_RULE_NO_Q\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x04*z\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_CONTEXT\x10\x03\x32\xd7\x02\n\x0fVerifierService\x12K\n\x08GetModel\x12\x1e.crossdraft.v1.GetModelRequest\x1a\x1f.crossdraft.v1.GetModelResponse\x12Y\n\x0cGetTokenizer\x12\".crossdraft.v1.GetTokenizerRequest\x1a#.crossdraft.v1.GetTokenizerResponse0\x01\x12I\n\x06Verify\x12\x1c.crossdraft.v1.VerifyRequest\x1a\x1d.crossdraft.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nVerifyOnce\x12 .crossdraft.v1.VerifyOnceRequest\x1a!.crossdraft.v1.VerifyOnceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,42 +33,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_ACCEPTANCERULE']._serialized_start=2174
-  _globals['_ACCEPTANCERULE']._serialized_end=2337
-  _globals['_FINISHREASON']._serialized_start=2339
-  _globals['_FINISHREASON']._serialized_end=2461
+  _globals['_ACCEPTANCERULE']._serialized_start=2205
+  _globals['_ACCEPTANCERULE']._serialized_end=2368
+  _globals['_FINISHREASON']._serialized_start=2370
+  _globals['_FINISHREASON']._serialized_end=2492
   _globals['_GETMODELREQUEST']._serialized_start=43
   _globals['_GETMODELREQUEST']._serialized_end=60
   _globals['_GETMODELRESPONSE']._serialized_start=63
-  _globals['_GETMODELRESPONSE']._serialized_end=331
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=333
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=354
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=356
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=431
-  _globals['_VERIFYREQUEST']._serialized_start=433
-  _globals['_VERIFYREQUEST']._serialized_end=541
-  _globals['_OPEN']._serialized_start=544
-  _globals['_OPEN']._serialized_end=1315
-  _globals['_OPEN_SAMPLING']._serialized_start=808
-  _globals['_OPEN_SAMPLING']._serialized_end=1315
-  _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._serialized_start=1133
-  _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._serialized_end=1181
-  _globals['_PROPOSAL']._serialized_start=1317
-  _globals['_PROPOSAL']._serialized_end=1419
-  _globals['_SPARSELAW']._serialized_start=1421
-  _globals['_SPARSELAW']._serialized_end=1474
-  _globals['_VERIFYRESPONSE']._serialized_start=1476
-  _globals['_VERIFYRESPONSE']._serialized_end=1533
-  _globals['_VERDICT']._serialized_start=1536
-  _globals['_VERDICT']._serialized_end=1797
-  _globals['_TOKENLOGPROBS']._serialized_start=1799
-  _globals['_TOKENLOGPROBS']._serialized_end=1876
-  _globals['_ROUNDCOST']._serialized_start=1878
-  _globals['_ROUNDCOST']._serialized_end=1990
-  _globals['_VERIFYONCEREQUEST']._serialized_start=1992
-  _globals['_VERIFYONCEREQUEST']._serialized_end=2108
-  _globals['_VERIFYONCERESPONSE']._serialized_start=2110
-  _globals['_VERIFYONCERESPONSE']._serialized_end=2171
-  _globals['_VERIFIERSERVICE']._serialized_start=2464
-  _globals['_VERIFIERSERVICE']._serialized_end=2807
+  _globals['_GETMODELRESPONSE']._serialized_end=362
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=364
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=385
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=387
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=462
+  _globals['_VERIFYREQUEST']._serialized_start=464
+  _globals['_VERIFYREQUEST']._serialized_end=572
+  _globals['_OPEN']._serialized_start=575
+  _globals['_OPEN']._serialized_end=1346
+  _globals['_OPEN_SAMPLING']._serialized_start=839
+  _globals['_OPEN_SAMPLING']._serialized_end=1346
+  _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._serialized_start=1164
+  _globals['_OPEN_SAMPLING_LOGITBIASENTRY']._serialized_end=1212
+  _globals['_PROPOSAL']._serialized_start=1348
+  _globals['_PROPOSAL']._serialized_end=1450
+  _globals['_SPARSELAW']._serialized_start=1452
+  _globals['_SPARSELAW']._serialized_end=1505
+  _globals['_VERIFYRESPONSE']._serialized_start=1507
+  _globals['_VERIFYRESPONSE']._serialized_end=1564
+  _globals['_VERDICT']._serialized_start=1567
+  _globals['_VERDICT']._serialized_end=1828
+  _globals['_TOKENLOGPROBS']._serialized_start=1830
+  _globals['_TOKENLOGPROBS']._serialized_end=1907
+  _globals['_ROUNDCOST']._serialized_start=1909
+  _globals['_ROUNDCOST']._serialized_end=2021
+  _globals['_VERIFYONCEREQUEST']._serialized_start=2023
+  _globals['_VERIFYONCEREQUEST']._serialized_end=2139
+  _globals['_VERIFYONCERESPONSE']._serialized_start=2141
+  _globals['_VERIFYONCERESPONSE']._serialized_end=2202
+  _globals['_VERIFIERSERVICE']._serialized_start=2495
+  _globals['_VERIFIERSERVICE']._serialized_end=2838
 # @@protoc_insertion_point(module_scope)

@@ -36,7 +36,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "tokenizer_sha256", "vocab_size", "eos_token_ids", "max_context_length", "max_draft_tokens", "max_sessions", "max_message_bytes", "row_invariant", "version", "max_q_entries")
+    __slots__ = ("model", "tokenizer_sha256", "vocab_size", "eos_token_ids", "max_context_length", "max_draft_tokens", "max_sessions", "max_message_bytes", "row_invariant", "version", "max_q_entries", "device", "dtype")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_SHA256_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,8 @@ class GetModelResponse(_message.Message):
     ROW_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_Q_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokenizer_sha256: str
     vocab_size: int
@@ -59,7 +61,9 @@ class GetModelResponse(_message.Message):
     row_invariant: bool
     version: str
     max_q_entries: int
-    def __init__(self, model: _Optional[str] = ..., tokenizer_sha256: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_context_length: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., row_invariant: _Optional[bool] = ..., version: _Optional[str] = ..., max_q_entries: _Optional[int] = ...) -> None: ...
+    device: str
+    dtype: str
+    def __init__(self, model: _Optional[str] = ..., tokenizer_sha256: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_context_length: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., row_invariant: _Optional[bool] = ..., version: _Optional[str] = ..., max_q_entries: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

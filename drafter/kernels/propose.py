@@ -52,7 +52,8 @@ def propose(
     values,  # float32 [rows, LIMIT], scratch
     ids,  # int32 [rows, LIMIT], scratch
     tokens,  # int32 [rows, 2], written: draft id, target id
-    q_ids,  # int32 [rows, N], written for sampled rows: target ids, ascending by draft id
+    q_ids,  # int32 [rows, N], written for sampled rows: target ids, ascending by draft id; an id
+    # comes twice where two draft ids share it, and its probabilities add up
     q_probs,  # float32 [rows, N], written: 0 in unused slots
     chunks,
     blocks,
@@ -132,13 +133,17 @@ def propose(
             tl.store(q_probs + row * N + slot, share / total, mask=kept)
             tl.store(q_ids + row * N + slots, slots * 0, mask=slots >= number)
             tl.store(q_probs + row * N + slots, slots * 0.0, mask=slots >= number)
-            purpose = tl.where(tl.load(coupled + row) != 0, COUPLED, PROPOSE)
+            # What the verifier draws with is keyed by target ids. Numbers of its own are keyed by
+            # draft ids, as those that share a target id add up in q and so race apart.
+            shares_noise = tl.load(coupled + row) != 0
+            purpose = tl.where(shares_noise, COUPLED, PROPOSE)
+            keyed = tl.where(shares_noise, target, some)
             position = tl.load(positions + row).to(tl.int32)
-            noise = exponential(tl.load(seeds + row), position, target, purpose)
+            noise = exponential(tl.load(seeds + row), position, keyed, purpose)
             keys = tl.where(kept, noise / share, float("inf"))
             won = keys == tl.min(keys, 0)
-            lowest = tl.min(tl.where(won, target, 0x7FFFFFFF), 0)
-            token = tl.min(tl.where(won & (target == lowest), some, 0x7FFFFFFF), 0)
+            lowest = tl.min(tl.where(won, keyed, 0x7FFFFFFF), 0)
+            token = tl.min(tl.where(won & (keyed == lowest), some, 0x7FFFFFFF), 0)
     target_token = token
     if HAS_MAP:
         target_token = tl.load(targets + token)

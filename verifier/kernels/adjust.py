@@ -19,7 +19,7 @@ _SAMPLED = tl.constexpr(2)  # common.kernels.scan.SAMPLED
 PART = tl.constexpr(256)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions"])
 def punch(
     logits,  # [rows, vocab], written: -inf at the pairs
     row_stride,

@@ -92,7 +92,9 @@ def decide(
     assert allowed is work.allowed
     rows = logits.shape[0]
     sessions = len(offsets) - 1
-    has_pairs = adjustments is not None and len(adjustments.ids) > 0
+    # A workspace with room for pairs takes the kernels that read them, whether a batch has any.
+    room = work.scan.parts > work.scan.chunks
+    has_pairs = adjustments is not None and (room or len(adjustments.ids) > 0)
     if work.greedy:
         assert not has_pairs
         return decide_greedy(logits, draft_tokens, offsets, allowed, work=work)
@@ -100,7 +102,7 @@ def decide(
         work.decisions[:sessions].zero_()
         return _decisions(work, sessions)
     real, found = work.real, work.scan
-    assert not has_pairs or found.parts > found.chunks, "a workspace without room for pairs"
+    assert not has_pairs or room, "a workspace without room for pairs"
     read = (logits, logits.stride(0), real.width, real.mask if real.mask is not None else logits)
     q_ids, q_probs = (q.ids, q.probs) if q is not None else (work.ids, work.values)
     q_width = q_ids.shape[1] if q is not None else 0

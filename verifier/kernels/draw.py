@@ -97,7 +97,7 @@ def _less_q(
     return own
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions", "q_width"])
 def draw(
     logits,
     row_stride,

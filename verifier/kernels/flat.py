@@ -89,7 +89,7 @@ def interval(
         return new_under, new_high, over
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions"])
 def probe(
     logits,
     row_stride,

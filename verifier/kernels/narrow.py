@@ -19,7 +19,7 @@ PART = tl.constexpr(256)
 _MOST_BLOCKS = tl.constexpr(256)  # read again by one program under top-p; more, and all take part
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions"])
 def narrow(
     logits,
     row_stride,

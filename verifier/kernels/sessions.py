@@ -18,7 +18,7 @@ SESSIONS = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "sessions"])  # else compiled anew for 1 and for sixteens
 def spread(
     offsets,  # int64 [sessions + 1]
     rule,  # int8 [sessions]

@@ -20,7 +20,7 @@ _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.c
 _REJECTION = tl.constexpr(2)  # verifier.kernels.decision.Rule
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions", "q_width"])
 def settle(
     logits,
     row_stride,

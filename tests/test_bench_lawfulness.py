@@ -1,0 +1,115 @@
+"""Rules side by side: acceptance, and bytes between the services, as the table tells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.lawfulness import LAWS, PAIRS, law_name, row_of, shown, side_by_side
+from bench.questions import Question
+from bench.sampled_ways import Drawn, draw, ways
+from bench.scoring import Score
+from cli.output import Output, Statistics
+from common import wire_verify
+from common.sampling import SamplingParams
+from common.types import AcceptanceRule, OpenSession
+from tests.fake_pairs import PROMPTS, known, serving_pair
+
+SCORE = Score(200, 410.0, 400.0, 100.0, 0)
+ALONE, REJECTION, COUPLED, NO_Q, AUTO = ways(3)
+
+
+def output(rounds: int, committed: int, **changes: Any) -> Output:
+    given: dict[str, Any] = {
+        "stop_reason": None,
+        "prompt_tokens": 3,
+        "output_tokens": committed + 1,
+        "rounds": rounds,
+        "mean_acceptance_length": committed / rounds,
+        "drafted_by_position": (),
+        "accepted_by_position": (),
+        "time_to_first_token_s": 0.1,
+        "total_s": 1.0,
+        "room_s": {},
+        "wire_bytes": 0,
+        "intersection_rounds": 0,
+        "text_rounds": 0,
+        "drafting": True,
+        **changes,
+    }
+    return Output("", (1,) * (committed + 1), (), Statistics(**given))
+
+
+def test_acceptance_is_counted_over_all_answers() -> None:
+    first = output(4, 10, drafted_by_position=(4, 4), accepted_by_position=(3, 2))
+    second = output(2, 2, drafted_by_position=(1,), accepted_by_position=(0,))
+    drawn = Drawn([], [first, second])
+    assert drawn.mean_acceptance_length == pytest.approx(12 / 6)
+    assert drawn.acceptance_by_position == (3 / 5, 2 / 4)
+
+
+def test_a_drafted_position_costs_what_it_adds_to_a_round_of_the_target_alone() -> None:
+    """300 bytes of prompt in either; 30 a round alone, 120 with three drafted positions."""
+    alone = Drawn([], [output(10, 10, wire_bytes=600)], opening_bytes=300)
+    drafted = output(5, 10, wire_bytes=900, drafted_by_position=(5, 5, 5))
+    with_q = Drawn([], [drafted], opening_bytes=300)
+    assert alone.bytes_per_position(alone) is None
+    assert with_q.bytes_per_position(alone) == pytest.approx(30.0)
+    assert with_q.bytes_per_token == pytest.approx(900 / 11)
+
+
+def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -> None:
+    drafted = output(5, 10, wire_bytes=900, drafted_by_position=(5,), accepted_by_position=(4,))
+    alone, made = Drawn([], [output(10, 10, wire_bytes=600)]), Drawn([], [drafted])
+    rows = [
+        row_of(way, params, SCORE, made if way.draft_steps else alone, alone)
+        for params in LAWS
+        for way in (ALONE, REJECTION, COUPLED, NO_Q, AUTO)
+    ]
+    assert shown(rows, "", "").row_count == 10
+    told = rows[1].as_json
+    assert told["acceptance_by_position"] == (0.8,) and told["way"]["draft_steps"] == 3
+    assert told["wire_bytes_per_position"] == pytest.approx((180 - 60) * 5 / 5)
+    pairs = {f"{draft} → {target}": rows for draft, target in PAIRS}
+    assert len(pairs) == 3 and side_by_side(pairs).row_count == 6
+
+
+def test_a_law_is_named_by_what_is_set() -> None:
+    assert [law_name(law) for law in LAWS] == ["T 1", "T 0.7, top-p 0.9"]
+
+
+async def test_bytes_per_drafted_position_stay_under_their_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """700 with q, 10 without, as the bench measures it on live sessions; prompts are left out."""
+    opened = 0
+    to_pb = wire_verify.verify_request_to_pb
+
+    def noted(content: Any) -> Any:
+        nonlocal opened
+        message = to_pb(content)
+        opened += message.ByteSize() if isinstance(content, OpenSession) else 0
+        return message
+
+    monkeypatch.setattr(wire_verify, "verify_request_to_pb", noted)
+    asked = [Question(p, tuple(known("wide").encode_prompt(p)), beginning=p) for p in PROMPTS[:4]]
+    params = SamplingParams(temperature=1.0)
+    made: dict[str, Drawn] = {}
+    async with serving_pair(lookup=False) as pair:
+        for way in (ALONE, REJECTION, COUPLED, NO_Q):
+            opened = 0
+            limits = (60, 24, 4)
+            drawn = await draw(pair.client, asked, way, params, *limits, lambda *_: None)
+            assert drawn.tokens >= 60
+            assert drawn.opening_bytes == opened
+            made[way.name] = drawn
+    alone = made.pop(ALONE.name)
+    assert alone.acceptance_by_position == () and alone.mean_acceptance_length == 1.0
+    for name, drawn in made.items():
+        added = drawn.bytes_per_position(alone)
+        assert added is not None
+        assert 200 < added < 700 if name == REJECTION.name else 1 < added < 10, (name, added)
+        rules = {each.statistics.rule for each in drawn.outputs}
+        assert rules <= {AcceptanceRule.REJECTION, AcceptanceRule.COUPLED, AcceptanceRule.NO_Q}
+        assert len(rules) == 1

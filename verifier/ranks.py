@@ -1,0 +1,76 @@
+"""The target over several ranks, as torchrun starts them: rank 0 serves, the others follow it.
+
+Knows which rank does what, and whom a signal concerns. Refuses to know how a model is cut up
+(common/sharded_model.py) and sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import torch
+
+from common.device import Device, choose_device
+from common.errors import ConfigError
+from common.model import PagedModel
+from common.ranks import Place, Ranks, torchrun_place
+from common.sharded_model import LeadingModel, follow, load_part
+from common.weights import resolve
+from verifier.config import VerifierConfig
+from verifier.engine import VerifierEngine
+
+log = logging.getLogger(__name__)
+
+
+def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Device, Ranks | None]:
+    """The target, where it runs, and the ranks that follow it, if torchrun started some."""
+    place = torchrun_place()
+    device = _device(config, place)
+    log.info("%s on %s", config.model, device)
+    if place is None:
+        where = (device.place, device.dtype)
+        return PagedModel.load(folder, config.linear, config.threads, *where), device, None
+    ranks = Ranks(place, device.place)
+    model = load_part(folder, ranks, device, config.threads)
+    model.lead(ranks)
+    log.info("rank 0 of %d serves; %s", place.world, model.how)
+    return model, device, ranks
+
+
+def watch(ranks: Ranks | None, engine: VerifierEngine) -> None:
+    """Have the engine die, and the service end, with the first rank that is lost."""
+    if ranks is not None:
+        ranks.watch(engine.die_of)
+
+
+async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
+    """Hold a part of the target until rank 0 ends. Raises RankLost if it is gone."""
+
+    def load() -> tuple[LeadingModel, Ranks]:
+        device = _device(config, place)
+        ranks = Ranks(place, device.place)
+        return load_part(resolve(config.model), ranks, device, config.threads), ranks
+
+    model, ranks = await asyncio.to_thread(load)
+    # From here on signals are rank 0's: it drains, and its end is everybody's.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    log.info("rank %d of %d follows; %s", place.rank, place.world, model.how)
+    await asyncio.to_thread(follow, model, ranks)
+    log.info("rank %d ends with rank 0", place.rank)
+
+
+def _device(config: VerifierConfig, place: Place | None) -> Device:
+    """As configured; each rank has a GPU of its own."""
+    if place is None or config.device == "cpu":
+        return choose_device(config.device, config.dtype)
+    if config.device not in ("auto", "cuda"):
+        raise ConfigError(
+            f"device is {config.device!r}; under torchrun each rank takes a GPU of its own, so it "
+            "must be auto, cpu or cuda"
+        )
+    gpus = torch.cuda.is_available() or config.device == "cuda"
+    return choose_device(f"cuda:{place.local_rank}" if gpus else "cpu", config.dtype)
