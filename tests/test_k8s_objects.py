@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,8 +98,7 @@ def test_ports_are_those_that_the_file_says(name: str, service: str) -> None:
     table, named = settings(objects, service), ports(container)
     assert table["listen"] == f"0.0.0.0:{named['grpc']}"
     assert table["health_listen"] == f"0.0.0.0:{named['health']}"
-    if "metrics_listen" in {field.name for field in dataclasses.fields(SECTIONS[service])}:
-        assert table["metrics_listen"] == f"0.0.0.0:{named['metrics']}"
+    assert table["metrics_listen"] == f"0.0.0.0:{named['metrics']}"
     annotations = deployment(objects, service)["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(named["metrics"])
     (port,) = find(objects, "Service", f"crossdraft-{service}")["spec"]["ports"]
