@@ -162,7 +162,7 @@ async def _compared(
     outputs: Sequence[Output],
 ) -> Row:
     """How many outputs equal the target's own, and the first place of each that doesn't."""
-    found = []
+    found: list[dict[str, Any]] = []
     for prompt, one, other in zip(prompts, alone, outputs, strict=False):
         if one.token_ids == other.token_ids:
             continue
@@ -177,5 +177,5 @@ async def _compared(
             Request(1, prompt_ids=ids, draft_steps=0, ignore_eos=True, sampling=told)
         )
         first, second = output.logprobs[0].top_logprobs
-        found.append({"stream": prompt[0], "place": same, "gap": first - second})
+        found.append({"stream": prompt[0], "place": same, "gap": float(first - second)})
     return {"outputs": len(outputs), "equal": len(outputs) - len(found), "differ": found}

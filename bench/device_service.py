@@ -44,7 +44,7 @@ def draw_weights() -> None:
     ) -> PagedModel:
         on_cpu = torch.device(device).type == "cpu"
         stored = dtype or (torch.float32 if on_cpu else torch.bfloat16)
-        return PagedModel(random_weights(folder, device, stored), packing, threads, device, dtype)  # type: ignore[arg-type]
+        return PagedModel(random_weights(folder, device, stored), packing, threads, device, dtype)
 
     PagedModel.load = staticmethod(load)  # type: ignore[method-assign, assignment]
 
@@ -83,4 +83,5 @@ def main(name: str, folder: str, device: str, settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], json.loads(sys.argv[4]))
+    name, folder, device, settings = sys.argv[1:]
+    main(name, folder, device, json.loads(settings))

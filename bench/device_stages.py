@@ -78,7 +78,7 @@ def checks(bench: Bench, budget: Budget) -> Row:
     half, single = torch.float16, torch.float32
     if bench.small:
         attention = [Shape(2, 40, 2, 4, 2, 32, single)]
-        decided = [(8, 300, MAIN)]
+        decided: list[tuple[int, int, tuple[str, ...]]] = [(8, 300, MAIN)]
     else:
         attention = [Shape(3, 700, 9), Shape(3, 1100, 9, 14, 2, 64), Shape(2, 513, 4, 8, 4, 256)]
         attention += [Shape(2, 1025, 9, 12, 2, 96), Shape(2, 300, 5, 8, 8, 128, half)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from cli.client import Client, Output, Request
+from cli.output import Piece
 from common.model import PagedModel
 from common.tokenizer import TokenizerFiles, Vocabulary
 from tests.fake_models import knowing_model
@@ -80,6 +82,11 @@ class RunningPair:
         await self.verifier.idle()
         self.drafter.assert_nothing_held()
         self.verifier.assert_nothing_held()
+
+
+def setting(event: asyncio.Event) -> Callable[[Piece], None]:
+    """What tells of a stream's first piece."""
+    return lambda _: event.set()
 
 
 @asynccontextmanager

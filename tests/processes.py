@@ -55,6 +55,7 @@ def folder(name: str, seed: int) -> str:
 
 def _serve(config: Any, log: str, ready: Any) -> None:
     """In the process: what the command does, its output in `log`."""
+    serve: Any
     if isinstance(config, VerifierConfig):
         from verifier.service import serve
     else:

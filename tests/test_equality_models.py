@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -97,7 +98,12 @@ async def serving(pair: Pair, pages: int) -> AsyncIterator[Client]:
     target_files, draft_files = (
         TokenizerFiles.from_directory(resolve(name)) for name in (pair.target, pair.draft)
     )
-    sizes = {"context": CONTEXT, "max_batch_tokens": 64, "threads": 0, "pages": pages}
+    sizes: dict[str, Any] = {
+        "context": CONTEXT,
+        "max_batch_tokens": 64,
+        "threads": 0,
+        "pages": pages,
+    }
     async with (
         serving_verifier(target, target_files, **sizes) as verifier,
         serving_drafter(draft, draft_files, verifier.port, **sizes) as drafter,

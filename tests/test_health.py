@@ -12,11 +12,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.engine_server import serve_engine
+from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread
 from common.errors import ConfigError, EngineDied, ModelFailed
 from common.grpc_channel import open_channel
 from common.grpc_server import GrpcServer, ServerSettings, Service
 from common.health import LIVENESS, READINESS, Health
+from common.kv_cache import PagePool
 from drafter.engine import DraftFailed
 from drafter.service import first_pass as drafter_first_pass
 from tests.fake_pairs import files, target_model
@@ -165,6 +167,7 @@ class Steps:
         self.start = lambda: happened.append("engine started")
         self.stop = lambda: happened.append("engine stopped")
         self.busy_s = lambda: 0.0
+        self.telemetry = EngineTelemetry("target", PagePool(1, 16), lambda: 0)
         self.die = lambda: None
 
     def on_death(self, callback) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -27,7 +28,7 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.json, self.plain = JsonLines(), PlainLines()
-        self.lines: list[dict[str, str]] = []
+        self.lines: list[dict[str, Any]] = []
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -47,7 +48,7 @@ def lines() -> Iterator[Lines]:
 
 
 async def generate(
-    pair: RunningPair, metadata: dict[str, str], **asked: int
+    pair: RunningPair, metadata: dict[str, str], **asked: Any
 ) -> tuple[grpc.StatusCode, dict[str, str]]:
     """Status and trailing metadata of a Generate."""
     async with grpc.aio.insecure_channel(pair.drafter.address) as channel:

@@ -12,7 +12,7 @@ from common import metrics
 from common.metrics_registry import Registry
 from common.sampling import SamplingParams
 from common.types import AcceptanceRule, BridgeMode, FinishReason
-from tests.fake_pairs import PROMPTS, draft_model, files, serving_pair
+from tests.fake_pairs import PROMPTS, draft_model, files, serving_pair, setting
 from tests.fake_services import count_preemptions, serving_drafter
 from tests.metric_samples import Samples, samples_of
 
@@ -119,7 +119,7 @@ async def test_a_peer_is_a_connection_however_many_its_streams() -> None:
         request = Request(60, prompt="x", ignore_eos=True, draft_steps=0)
         begun = [asyncio.Event() for _ in range(4)]
         streams = [
-            asyncio.create_task(client.generate(request, lambda _, each=each: each.set()))
+            asyncio.create_task(client.generate(request, setting(each)))
             for client, each in zip((pair.client, pair.client, other, other), begun, strict=True)
         ]
         await asyncio.gather(*(each.wait() for each in begun))

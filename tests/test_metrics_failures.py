@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -72,7 +73,7 @@ async def test_a_failing_draft_model_is_seen_and_so_is_its_recovery(
         assert drafter(metrics.UNDRAFTED_ANSWERS) == 1
 
 
-def _failing(model: object):
+def _failing(model: Any):
     real = type(model).forward
 
     def forward(self, chunks):
@@ -103,5 +104,5 @@ def test_a_call_whose_time_is_over_isnt_one_that_was_given_up(
         def time_remaining(self) -> float | None:
             return left
 
-    found, _ = ended_by(asyncio.CancelledError(), Context())  # type: ignore[arg-type]
+    found, _ = ended_by(asyncio.CancelledError(), Context())
     assert found.name == status

@@ -13,7 +13,7 @@ from grpc import StatusCode
 from cli.client import Request
 from cli.resuming import generate_resuming
 from drafter.session import SpeculativeSession
-from tests.fake_pairs import PROMPTS, serving_pair
+from tests.fake_pairs import PROMPTS, serving_pair, setting
 from tests.stages import at_every_stage
 from tests.test_pages_freed import counting
 from verifier.batcher import Batcher
@@ -43,8 +43,7 @@ async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
             gates.append(asyncio.Event())
             heard = [asyncio.Event() for _ in range(CAPACITY)]
             running = [
-                asyncio.create_task(pair.client.generate(REQUEST, lambda _, e=each: e.set()))
-                for each in heard
+                asyncio.create_task(pair.client.generate(REQUEST, setting(each))) for each in heard
             ]
             await asyncio.gather(*(each.wait() for each in heard))
             for _ in range(CAPACITY * (TIMES - 1)):

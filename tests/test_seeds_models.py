@@ -71,7 +71,7 @@ class Running:
 
 @asynccontextmanager
 async def serving(models: dict[str, PagedModel], pages: int) -> AsyncIterator[Running]:
-    sizes = {"context": CONTEXT, "max_batch_tokens": 64, "threads": 0}
+    sizes: dict[str, Any] = {"context": CONTEXT, "max_batch_tokens": 64, "threads": 0}
     target_files = TokenizerFiles.from_directory(resolve(TARGET))
     async with AsyncExitStack() as stack:
         checks = serving_verifier(models[TARGET], target_files, pages=pages, **sizes)

@@ -76,14 +76,17 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
 @asynccontextmanager
 async def client_of(
-    fake: FakeVerifier, patience_s: float = 5.0, *timeouts_s: float
+    fake: FakeVerifier,
+    patience_s: float = 5.0,
+    round_timeout_s: float | None = None,
+    open_timeout_s: float | None = None,
 ) -> AsyncIterator[VerifierClient]:
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
     async with (
         serving("crossdraft.v1.VerifierService", register, fake) as (_, port),
         open_channel(f"127.0.0.1:{port}", MESSAGE_BYTES) as channel,
     ):
-        yield VerifierClient(channel, patience_s, *timeouts_s)
+        yield VerifierClient(channel, patience_s, round_timeout_s, open_timeout_s)
 
 
 @pytest.fixture(autouse=True)
