@@ -6,6 +6,7 @@ Tells that engines, kernels and copies fit together; nothing about a GPU's speed
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -14,13 +15,32 @@ from cli.client import Output
 from common.model import PagedModel
 from common.sampling import SamplingParams
 from common.types import BridgeMode
+from drafter.engine import DraftEngine
 from tests.fake_models import knowing_model, random_model
 from tests.fake_pairs import PAIRS, RunningPair, known, serving_models
 from tests.fake_services import RunningVerifier, serving_verifier
 from tests.sampled_sessions import COUPLED, GREEDY, NO_Q, REJECTION, half_right, run, sampled
 from tests.verifier_sessions import PROMPT, VOCAB, checked, files, output
+from verifier.engine import VerifierEngine
 
 pytestmark = pytest.mark.kernels
+
+
+@pytest.fixture(autouse=True)
+def _one_engine_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter keeps its place in a launch's grid once for the whole process."""
+    lock = threading.Lock()
+
+    def locked(step: Any) -> Any:
+        def run_step(engine: Any) -> bool:
+            with lock:
+                return bool(step(engine))
+
+        return run_step
+
+    for engine in (VerifierEngine, DraftEngine):
+        monkeypatch.setattr(engine, "step", locked(engine.step))
+
 
 SIZES: dict[str, Any] = {"context": 60, "max_batch_tokens": 64, "max_sessions": 12}
 
