@@ -140,4 +140,5 @@ async def test_pings_that_are_too_many_end_the_connection(monkeypatch: pytest.Mo
         await stream.send(verifier.open((5, 6), 4, ignore_eos=True))
         code, message = await asyncio.wait_for(stream.status(), 60)
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert "too_many_pings" in message
+        # Some servers' words have underscores.
+        assert "too many pings" in message.lower().replace("_", " ")
