@@ -36,8 +36,8 @@ from drafter.draft_tokens import Draws
 from verifier.batcher import Batch
 from verifier.decision_batch import HostDecisions
 from verifier.engine import Limits, VerifierEngine
-from verifier.service import make_decisions
 from verifier.session import Session
+from verifier.startup import make_decisions
 
 PAGE_SIZE = 16
 PROMPT = (5, 17, 42, 99)

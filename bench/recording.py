@@ -53,7 +53,7 @@ def record(
 async def _record(
     target: str, asked: Sequence[Question], max_new_tokens: int, tell: Tell
 ) -> Recordings:
-    from verifier.service import build
+    from verifier.startup import build
 
     config = VerifierConfig(
         model=target,

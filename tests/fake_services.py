@@ -33,7 +33,8 @@ from drafter.session import Pair
 from drafter.startup import make_choices
 from drafter.verifier_client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
-from verifier.service import VerifierService, make_decisions
+from verifier.service import VerifierService
+from verifier.startup import make_decisions
 
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
@@ -132,7 +133,7 @@ def make_verifier(
     max_batch_tokens: int = 32,
     threads: int = THREADS,
 ) -> tuple[VerifierEngine, ModelInfo]:
-    """Its own share of what verifier/service.py's build does, without weights on disk."""
+    """Its own share of what verifier/startup.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     model.allocate(pages, PAGE_SIZE)
     model.record_steps(max_batch_tokens, context)

@@ -218,7 +218,7 @@ from common.kv_cache import PagePool
 from common.model import Chunk
 from drafter.startup import make_choices
 from tests.fake_models import paged, random_model
-from verifier.service import make_decisions
+from verifier.startup import make_decisions
 import torch
 model = paged(random_model("llama"))
 table = PagePool(4, 4).table()

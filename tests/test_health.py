@@ -25,7 +25,7 @@ from tests.fake_pairs import files, target_model
 from tests.fake_services import make_verifier, running
 from tests.test_grpc_server import NAME, Fake
 from verifier.config import VerifierConfig
-from verifier.service import first_pass
+from verifier.startup import first_pass
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -11,30 +11,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
-import torch
 
 from common import wire_verify
-from common.device_room import make_room
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
 from common.idle_limit import EachWithin
-from common.model import PagedModel
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.ranks import torchrun_place
-from common.tokenizer import TokenizerFiles, Vocabulary
+from common.tokenizer import TokenizerFiles
 from common.tracing import exporting
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
-from common.version import VERSION
-from common.weights import resolve
 from common.wire import check_ids
 from verifier.config import VerifierConfig
-from verifier.decision_batch import Decisions, HostDecisions
-from verifier.engine import Limits, VerifierEngine
-from verifier.ranks import follow_rank_0, load_target, watch
+from verifier.engine import VerifierEngine
+from verifier.ranks import follow_rank_0
 from verifier.request_limits import check_verify_once, check_verify_request
 from verifier.session import Session
+from verifier.startup import build, first_pass
 from verifier.telemetry import VerifierTelemetry
 
 log = logging.getLogger(__name__)
@@ -146,89 +141,6 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             raise OutOfOrder("a second open on one stream; one stream is one session")
         check_ids("proposal.token_ids", content.token_ids, self._info.vocab_size)
         self._engine.propose(session, content)
-
-
-def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerFiles]:
-    """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
-    folder = resolve(config.model)
-    files = TokenizerFiles.from_directory(folder)
-    model, device, ranks = load_target(config, folder)
-    vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
-    real_ids = torch.from_numpy(vocabulary.real)
-    context = min(config.max_context_length, model.max_context_length)
-    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
-    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
-    decisions.warm_up()
-    pool = make_room(
-        model,
-        page_size=config.page_size,
-        memory_mib=config.kv_memory_mib,
-        max_sessions=config.max_sessions,
-        context=context,
-        most_rows=config.max_batch_tokens,
-        fraction=config.gpu_memory_fraction,
-    )
-    limits = Limits(
-        config.max_sessions,
-        config.max_draft_tokens,
-        context,
-        config.max_batch_tokens,
-        config.max_q_entries,
-    )
-    engine = VerifierEngine(
-        model,
-        pool,
-        limits,
-        vocabulary.eos_ids,
-        real_ids,
-        config.threads,
-        decisions,
-    )
-    watch(ranks, engine)
-    info = ModelInfo(
-        model=config.model,
-        tokenizer_sha256=files.sha256,
-        vocab_size=model.vocab_size,
-        eos_ids=vocabulary.eos_ids,
-        max_context_length=context,
-        max_draft_tokens=config.max_draft_tokens,
-        max_q_entries=config.max_q_entries,
-        max_sessions=config.max_sessions,
-        max_message_bytes=config.max_message_bytes,
-        row_invariant=model.row_invariant,
-        version=VERSION,
-        device=str(device.place),
-        dtype=device.dtype_name,
-    )
-    return engine, info, files
-
-
-async def first_pass(engine: VerifierEngine, info: ModelInfo) -> None:
-    """One token in, one out. Raises ModelFailed."""
-    session = engine.open(OpenSession((0,), 1, info.tokenizer_sha256))
-    try:
-        await session.mailbox.take()
-    finally:
-        engine.close(session)
-
-
-def make_decisions(
-    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
-) -> Decisions:
-    """Who decides where the model runs."""
-    if not model.kernels:
-        return HostDecisions(real_ids)
-    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
-
-    return DeviceDecisions(
-        model.device,
-        model.runtime,
-        model.dtype,
-        model.vocab_size,
-        most_rows,
-        most_sessions,
-        real_ids,
-    )
 
 
 async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None = None) -> None:

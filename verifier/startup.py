@@ -1,0 +1,102 @@
+"""What a verifier loads before it serves: the target, who decides, pages, limits.
+
+Knows: in which order. Refuses to know requests.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from common.device_room import make_room
+from common.model import PagedModel
+from common.tokenizer import TokenizerFiles, Vocabulary
+from common.types import ModelInfo, OpenSession
+from common.version import VERSION
+from common.weights import resolve
+from verifier.config import VerifierConfig
+from verifier.decision_batch import Decisions, HostDecisions
+from verifier.engine import Limits, VerifierEngine
+from verifier.ranks import load_target, watch
+
+
+def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerFiles]:
+    """Load everything a verifier needs; the engine isn't started yet. Blocks for seconds."""
+    folder = resolve(config.model)
+    files = TokenizerFiles.from_directory(folder)
+    model, device, ranks = load_target(config, folder)
+    vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    real_ids = torch.from_numpy(vocabulary.real)
+    context = min(config.max_context_length, model.max_context_length)
+    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
+    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
+    decisions.warm_up()
+    pool = make_room(
+        model,
+        page_size=config.page_size,
+        memory_mib=config.kv_memory_mib,
+        max_sessions=config.max_sessions,
+        context=context,
+        most_rows=config.max_batch_tokens,
+        fraction=config.gpu_memory_fraction,
+    )
+    limits = Limits(
+        config.max_sessions,
+        config.max_draft_tokens,
+        context,
+        config.max_batch_tokens,
+        config.max_q_entries,
+    )
+    engine = VerifierEngine(
+        model,
+        pool,
+        limits,
+        vocabulary.eos_ids,
+        real_ids,
+        config.threads,
+        decisions,
+    )
+    watch(ranks, engine)
+    info = ModelInfo(
+        model=config.model,
+        tokenizer_sha256=files.sha256,
+        vocab_size=model.vocab_size,
+        eos_ids=vocabulary.eos_ids,
+        max_context_length=context,
+        max_draft_tokens=config.max_draft_tokens,
+        max_q_entries=config.max_q_entries,
+        max_sessions=config.max_sessions,
+        max_message_bytes=config.max_message_bytes,
+        row_invariant=model.row_invariant,
+        version=VERSION,
+        device=str(device.place),
+        dtype=device.dtype_name,
+    )
+    return engine, info, files
+
+
+def make_decisions(
+    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
+) -> Decisions:
+    """Who decides where the model runs."""
+    if not model.kernels:
+        return HostDecisions(real_ids)
+    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
+
+    return DeviceDecisions(
+        model.device,
+        model.runtime,
+        model.dtype,
+        model.vocab_size,
+        most_rows,
+        most_sessions,
+        real_ids,
+    )
+
+
+async def first_pass(engine: VerifierEngine, info: ModelInfo) -> None:
+    """One token in, one out. Raises ModelFailed."""
+    session = engine.open(OpenSession((0,), 1, info.tokenizer_sha256))
+    try:
+        await session.mailbox.take()
+    finally:
+        engine.close(session)
