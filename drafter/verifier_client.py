@@ -18,11 +18,11 @@ from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
 from common import request_id, tracing, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
-from common.grpc_errors import ERROR_KEY
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles
 from common.types import ModelInfo, OpenSession, Proposal, Verdict
+from drafter.lost_verifier import Lost, check_answer, raise_unless_lost
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,6 @@ RETRY_S = 0.2  # between attempts to reach a verifier
 # A new request waits so long at most: a verifier that has just restarted is found again within the
 # channel's longest pause between two attempts to connect.
 OPEN_PATIENCE_S = 5.0
-# What gRPC itself makes of a broken transport. A verifier's own error carries its class's name.
-_TRANSPORT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,6 @@ class Answer:
     verdict: Verdict
     elapsed_s: float
     reopened: bool = False  # the verifier was lost: a prefill's verdict, not the proposal's
-
-
-class _Lost(Exception):
-    """The verifier is gone, or not what it was; another attempt may do better."""
 
 
 class VerifierClient:
@@ -73,13 +67,13 @@ class VerifierClient:
             try:
                 return await self._describe()
             except grpc.aio.AioRpcError as cause:
-                _raise_unless_lost(cause)
-            except _Lost as cause:
+                raise_unless_lost(cause)
+            except Lost as cause:
                 log.warning("%s; asking again", cause)
         raise AssertionError("attempts() ends by raising")
 
     async def _describe(self) -> tuple[ModelInfo, TokenizerFiles]:
-        """Raises _Lost if the two answers don't belong together: the verifier changed between."""
+        """Raises Lost if the two answers don't belong together: the verifier changed between."""
         info = wire_verify.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
         received: dict[str, bytearray] = {}
         expected: dict[str, int] = {}
@@ -88,10 +82,10 @@ class VerifierClient:
             expected[part.filename] = expected.get(part.filename, 0) + part.file_bytes
         for name, data in received.items():
             if len(data) != expected[name]:
-                raise _Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
+                raise Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
         files = TokenizerFiles({name: bytes(data) for name, data in received.items()})
         if files.sha256 != info.tokenizer_sha256:
-            raise _Lost(
+            raise Lost(
                 f"the verifier's tokenizer.json has SHA-256 {files.sha256}, and its model "
                 f"{info.tokenizer_sha256}"
             )
@@ -147,7 +141,7 @@ class VerifierSession:
         sent = replace(proposal, round=proposal.round - offset) if offset else proposal
         try:
             verdict, reopened = await self._exchange(sent), False
-        except _Lost as cause:
+        except Lost as cause:
             log.warning("lost the verifier in round %d: %s", proposal.round, cause)
             tracing.failed(self._span, str(cause))
             self._round_offset = proposal.round
@@ -187,7 +181,7 @@ class VerifierSession:
             )
             try:
                 verdict = await self._exchange(spec)
-            except _Lost as cause:
+            except Lost as cause:
                 log.debug("no session: %s", cause)
             except VerifierRefused as cause:
                 # A verifier that is full for a moment is no reason to lose a running session.
@@ -199,15 +193,15 @@ class VerifierSession:
         raise AssertionError("attempts() ends by raising")
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
-        """Raises _Lost, or VerifierRefused with the verifier's own error."""
+        """Raises Lost, or VerifierRefused with the verifier's own error."""
         opening = isinstance(content, OpenSession)
         limit_s = self._client.open_timeout_s if opening else self._client.round_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 verdict = await self._ask(content)
         except TimeoutError as cause:
-            raise _Lost(f"no verdict within {limit_s:g} s") from cause
-        _check(content, verdict)
+            raise Lost(f"no verdict within {limit_s:g} s") from cause
+        check_answer(content, verdict)
         return verdict
 
     async def _ask(self, content: OpenSession | Proposal) -> Verdict:
@@ -220,10 +214,10 @@ class VerifierSession:
                 await self._call.write(request)
             response = await self._call.read()
         except grpc.aio.AioRpcError as cause:
-            _raise_unless_lost(cause)
-            raise _Lost(f"{cause.code().name}: {cause.details()}") from cause
+            raise_unless_lost(cause)
+            raise Lost(f"{cause.code().name}: {cause.details()}") from cause
         if not isinstance(response, pb.VerifyResponse):
-            raise _Lost("it ended the session without a finish reason")
+            raise Lost("it ended the session without a finish reason")
         self.wire_bytes += response.ByteSize()
         return wire_verify.verdict_from_pb(response.verdict)
 
@@ -231,35 +225,3 @@ class VerifierSession:
         self._committed.extend(accepted)
         if next_token is not None:
             self._committed.append(next_token)
-
-
-def _check(content: OpenSession | Proposal, verdict: Verdict) -> None:
-    """Raise _Lost unless this verdict can be the answer: a late one, say, is of another round."""
-    if isinstance(content, OpenSession):
-        round_, base, drafted = 0, len(content.prompt), 0
-    else:
-        round_, base, drafted = content.round, content.base_length, len(content.token_ids)
-    committed = base + verdict.accepted_length + (verdict.next_token is not None)
-    if (
-        verdict.round != round_
-        or verdict.accepted_length > drafted
-        or verdict.committed_length != committed
-        or (verdict.next_token is None and verdict.finish_reason is None)
-    ):
-        raise _Lost(
-            f"its verdict on round {round_} over {base} tokens with {drafted} draft tokens is of "
-            f"round {verdict.round} with {verdict.accepted_length} accepted and "
-            f"{verdict.committed_length} committed"
-        )
-
-
-def _raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
-    """Return if another verifier may do better; otherwise raise the verifier's own error."""
-    details = {
-        key: value
-        for key, value in error.trailing_metadata() or ()
-        if isinstance(value, str) and not key.startswith(":")
-    }
-    own = error.code() not in _TRANSPORT or ERROR_KEY in details
-    if own and error.code() != grpc.StatusCode.UNAVAILABLE:
-        raise VerifierRefused(error.code(), error.details() or "", details) from error

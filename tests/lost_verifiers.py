@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.types import OpenSession, Proposal, Verdict
-from drafter.verifier_client import VerifierSession, _Lost
+from drafter.lost_verifier import Lost
+from drafter.verifier_client import VerifierSession
 
 
 def lose_once(monkeypatch: pytest.MonkeyPatch, round_: int = 3) -> None:
@@ -16,7 +17,7 @@ def lose_once(monkeypatch: pytest.MonkeyPatch, round_: int = 3) -> None:
         nonlocal lost
         if isinstance(content, Proposal) and content.round == round_ and not lost:
             lost = True
-            raise _Lost("UNAVAILABLE: cut off by the test")
+            raise Lost("UNAVAILABLE: cut off by the test")
         return await exchange(session, content)
 
     monkeypatch.setattr(VerifierSession, "_exchange", losing)

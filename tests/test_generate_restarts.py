@@ -37,13 +37,13 @@ async def test_a_drafter_waits_for_a_verifier_that_starts_after_it(
     (address,) = free_addresses(1)
     port = int(address.rpartition(":")[2])
     failed = asyncio.Event()
-    judge = verifier_client._raise_unless_lost
+    judge = verifier_client.raise_unless_lost
 
     def judging(error: grpc.aio.AioRpcError) -> None:
         failed.set()
         judge(error)
 
-    monkeypatch.setattr(verifier_client, "_raise_unless_lost", judging)
+    monkeypatch.setattr(verifier_client, "raise_unless_lost", judging)
     monkeypatch.setattr(verifier_client, "RETRY_S", 0.01)
     async with AsyncExitStack() as stack:
         drafter = serving_drafter(draft_model("wide"), files("wide"), port)
