@@ -46,7 +46,7 @@ async def generate_resuming(
 
     while True:
         begun = len(so_far)
-        known = tuple(piece.token_id for piece in so_far)
+        known = (*request.resumed_ids, *(piece.token_id for piece in so_far))
         resumed = dataclasses.replace(request, resumed_ids=known)
         try:
             output = await client.generate(resumed, receive, timeout_s)

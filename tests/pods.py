@@ -64,7 +64,7 @@ class Pod:
         table = settings(self._objects, self.service)
         network = {
             env_name(self.service, key): table[key].replace("0.0.0.0", self.address)
-            for key in ("listen", "health_listen")
+            for key in ("listen", "health_listen", "metrics_listen")
         }
         return self._process(self.container, {**network, **self._extra})
 

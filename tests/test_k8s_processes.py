@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import select
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -222,6 +223,9 @@ async def test_a_process_that_is_left_ends_with_its_sandbox(tmp_path: Path) -> N
                 return False
 
         await until(process, sleeps, 60)
-        left = process.pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(left, 0)
+        left = os.pidfd_open(process.pid)
+    try:
+        ended, _, _ = await asyncio.to_thread(select.select, [left], [], [], 60)
+        assert ended == [left]
+    finally:
+        os.close(left)
