@@ -52,6 +52,7 @@ async def texts(client: Client) -> list[Any]:
     return [(output.text, output.token_ids) for output in outputs]
 
 
+@pytest.mark.long
 async def test_a_slow_network_is_slow_and_no_more() -> None:
     async with pair_over_network() as (network, client):
         expected = await texts(client)
@@ -123,6 +124,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch, permitted_ms: int) -> None:
     monkeypatch.setattr(grpc_channel, "PING_PERMITTED_EVERY_MS", permitted_ms)
 
 
+@pytest.mark.long
 async def test_an_idle_stream_outlives_many_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes at a hundredth of the times: 30 pings of each end, and no GOAWAY."""
     scaled(monkeypatch, grpc_channel.PING_PERMITTED_EVERY_MS // 100)
@@ -132,6 +134,7 @@ async def test_an_idle_stream_outlives_many_pings(monkeypatch: pytest.MonkeyPatc
         verifier.assert_nothing_held()
 
 
+@pytest.mark.long
 async def test_pings_that_are_too_many_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the test above could fail."""
     scaled(monkeypatch, grpc_channel.PING_PERMITTED_EVERY_MS)

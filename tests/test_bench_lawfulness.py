@@ -79,6 +79,7 @@ def test_a_law_is_named_by_what_is_set() -> None:
     assert [law_name(law) for law in LAWS] == ["T 1", "T 0.7, top-p 0.9"]
 
 
+@pytest.mark.long
 async def test_bytes_per_drafted_position_stay_under_their_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -230,6 +230,7 @@ print([name for name in sys.modules if "kernels" in name and "common" in name])
 """
 
 
+@pytest.mark.long
 def test_a_service_on_the_cpu_needs_no_triton() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TRITON],

@@ -102,6 +102,7 @@ async def test_two_drafters_share_a_verifier() -> None:
         second.assert_nothing_held()
 
 
+@pytest.mark.long
 async def test_a_hundred_requests_in_a_row_over_one_channel() -> None:
     async with serving_pair() as pair:
         expected = await alone(pair)

@@ -48,6 +48,7 @@ WAYS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PAIRS)
 async def test_a_seed_gives_one_text_at_every_k_in_every_mode(kind: str) -> None:
     accepted = 0
@@ -203,6 +204,7 @@ async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
             assert accepted >= 4 * (rounds - 1)
 
 
+@pytest.mark.long
 async def test_only_rejection_sends_laws_and_every_token_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,6 +111,7 @@ async def test_single_rounds_are_answered(verifier: RunningVerifier) -> None:
         assert answer.verdict.committed_length > len(request.open.prompt_token_ids)
 
 
+@pytest.mark.long
 async def test_every_generation_is_answered_to_its_end(verifier: RunningVerifier) -> None:
     files = files_of(sentencepiece_tokenizer())
     draft = paged(random_model("llama", 600, seed=1))
