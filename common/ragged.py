@@ -49,10 +49,6 @@ class RaggedRows:
     def rows(self) -> int:
         return len(self.ids)
 
-    @property
-    def all_wanted(self) -> bool:
-        return len(self.wanted) == len(self.ids)
-
     def groups(self, most_items: int) -> tuple[tuple[int, int, int, int], ...]:
         """Consecutive tiles of at most `most_items` items (or one tile), for one launch each.
 

@@ -104,7 +104,7 @@ def exporting(service: str, endpoint: str | None, ratio: float) -> Iterator[Trac
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
     except ImportError as cause:
         raise ConfigError(
-            f"trace_endpoint is {endpoint!r}; tracing needs `pip install crossdraft[tracing]`"
+            f"trace_endpoint is {endpoint!r}; tracing needs the extra: pip install -e '.[tracing]'"
         ) from cause
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"trace_endpoint is {endpoint!r}; it must be http(s)://host:port")
