@@ -60,6 +60,7 @@ async def test_a_slow_network_is_slow_and_no_more() -> None:
         assert await texts(client) == expected
 
 
+@pytest.mark.long
 async def test_connections_that_are_cut_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier_client, "RETRY_S", 0.01)
     async with pair_over_network() as (network, client):
@@ -79,6 +80,7 @@ async def test_connections_that_are_cut_are_made_again(monkeypatch: pytest.Monke
         assert cuts >= 4 and network.connections > before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [Network.cut, Network.release], ids=["lost", "late"])
 async def test_a_round_that_stalls_is_asked_again(
     then: Callable[[Network], None], monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,7 @@ def rows() -> Sequence[Row]:
     return made.rows
 
 
+@pytest.mark.long
 def test_acceptance_per_position_is_within_one_percent_of_the_optimum(rows: Sequence[Row]) -> None:
     """Rejection's is sum min(p, q); coupled and no-q against their own theory, which is less."""
     found = compare(rows, TRIALS)

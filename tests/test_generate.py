@@ -117,6 +117,7 @@ def decoded(name: str, ids: tuple[int, ...]) -> str:
     return known(name).bytes_of(plain).decode("utf-8", "replace")
 
 
+@pytest.mark.long
 async def test_pieces_join_to_the_one_shot_decoding_of_any_bytes() -> None:
     """A target that writes anything: halves of characters, bytes that are none, markup."""
     target = PagedModel(random_model("llama", known("wide").width, seed=3))

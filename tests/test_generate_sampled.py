@@ -157,6 +157,7 @@ async def test_sixteen_at_once_of_every_kind_under_pressure_change_nothing(
         assert preempted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [None, AcceptanceRule.NO_Q])
 async def test_unseeded_requests_never_repeat_each_other(rule: AcceptanceRule | None) -> None:
     async with serving_pair() as pair:

@@ -35,6 +35,7 @@ def stops_in(text: str) -> list[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", [SamplingParams(logprobs=1), SAMPLING])
 async def test_text_ids_logprobs_and_usage_end_at_one_token(sampling: SamplingParams) -> None:
     async with serving_pair("same tokenizer") as pair:
@@ -86,6 +87,7 @@ async def test_what_may_be_a_stop_string_waits_and_comes_after_all() -> None:
         assert output.statistics.stop_reason is FinishReason.LENGTH
 
 
+@pytest.mark.long
 async def test_logprobs_are_those_of_the_target_alone() -> None:
     async with serving_pair("two byte-level tokenizers") as pair:
         for logprobs, temperature in product((0, 3), (None, 1.0)):

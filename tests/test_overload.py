@@ -23,6 +23,7 @@ CAPACITY, TIMES = 4, 4
 REQUEST = Request(40, prompt=PROMPTS[0], ignore_eos=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("full", ["drafter", "verifier"])
 async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
     full: str, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +59,7 @@ async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
         await pair.assert_nothing_held()
 
 
+@pytest.mark.long
 async def test_a_client_that_comes_again_is_served_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -80,6 +80,7 @@ async def test_greedy_output_is_the_argmax_after_penalties_counted_anew(
     assert changed  # a penalty that does nothing tests nothing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [GREEDY, COUPLED])
 async def test_min_new_tokens_counts_tokens_and_not_rounds(rule) -> None:
     """The target would stop at once: its likeliest token is the stop id, wherever it may be."""
