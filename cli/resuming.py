@@ -33,10 +33,11 @@ async def generate_resuming(
 ) -> Output:
     """As Client.generate; what breaks off is taken up again until nothing came for `patience_s`.
 
+    timeout_s is for all attempts together.
     Greedily or with a seed, the output is that of one undisturbed stream.
     """
     so_far: list[Piece] = []
-    heard = time.monotonic()
+    began = heard = time.monotonic()
 
     def receive(piece: Piece) -> None:
         nonlocal heard
@@ -48,8 +49,9 @@ async def generate_resuming(
         begun = len(so_far)
         known = (*request.resumed_ids, *(piece.token_id for piece in so_far))
         resumed = dataclasses.replace(request, resumed_ids=known)
+        left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
         try:
-            output = await client.generate(resumed, receive, timeout_s)
+            output = await client.generate(resumed, receive, left_s)
         except (grpc.aio.AioRpcError, IncompleteStream) as error:
             pause_s = pause(error)
             if pause_s is None or time.monotonic() - heard + pause_s > patience_s:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from grpc import StatusCode
 
+from cli import resuming
 from cli.client import Client, Output, Request
 from cli.output import Piece
 from cli.resuming import generate_resuming
+from common.errors import IncompleteStream
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.sampling import SamplingParams
@@ -144,3 +146,19 @@ async def test_what_no_other_attempt_would_mend_is_not_tried_again() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await generate_resuming(pair.client, bad, 20.0, on_pause=lost.append)
         assert caught.value.code() is StatusCode.INVALID_ARGUMENT and not lost
+
+
+async def test_all_attempts_together_have_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+
+    class Breaking:
+        async def generate(self, request: Request, hear: Any, timeout_s: float) -> Output:
+            given.append(timeout_s)
+            if timeout_s == 0:
+                raise ZeroDivisionError  # in place of gRPC's DEADLINE_EXCEEDED
+            raise IncompleteStream("broken off")
+
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.001)
+    with pytest.raises(ZeroDivisionError):
+        await generate_resuming(cast(Client, Breaking()), Request(4), 60.0, timeout_s=0.05)
+    assert given[0] <= 0.05 and given == sorted(given, reverse=True) and given[-1] == 0
