@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from common.config import check, setting
+from common.config import setting
 from common.errors import ConfigError
+from common.service_config import ServiceConfig
 
 
 @dataclass(frozen=True)
-class VerifierConfig:
+class VerifierConfig(ServiceConfig):
     model: str = setting(
         "qwen2.5-coder-1.5b",
         "Target model: a preset, a directory, a .gguf file or a Hub id.",
@@ -55,76 +56,17 @@ class VerifierConfig:
         "without it, and plain is torch's own. On a GPU both leave long prefills to torch.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
-    max_message_bytes: int = setting(
-        16 * 2**20, "Size of one gRPC message, both ways.", minimum=2 * 2**20, maximum=2**31 - 1
-    )
-    max_metadata_bytes: int = setting(
-        8192, "Size of one call's metadata.", minimum=1024, maximum=2**20
-    )
-    max_streams_per_peer: int | None = setting(
-        None,
-        "Calls that one address may have in progress; left out: four times max_sessions.",
-        minimum=1,
-    )
     idle_timeout_s: float = setting(
         1800.0, "Seconds that a session may go without its next proposal.", minimum=0.1
     )
     grace_s: float = setting(
         20.0, "Seconds that running sessions have to finish after SIGTERM.", minimum=0
     )
-    health_listen: str | None = setting(
-        None,
-        "Another address, without TLS, that answers health alone: for probes that know no TLS, as "
-        "Kubernetes' own.",
-    )
-    stall_s: float = setting(
-        60.0,
-        "Seconds that one step of the model may take before health's `liveness` says no.",
-        minimum=0.01,
-    )
-    max_connection_age_s: float | None = setting(
-        None,
-        "Seconds after which clients are asked to connect again (and look up addresses anew); "
-        "running streams stay. Left out: never.",
-        minimum=0.1,
-    )
-    reflection: bool = setting(
-        False, "Serve gRPC reflection, which tells every caller what can be called."
-    )
-    tls_certificate: str | None = setting(
-        None, "PEM file; with --tls-key, serve over TLS. Read again when it changes, as all are."
-    )
-    tls_key: str | None = setting(None, "PEM file of the certificate's private key.")
-    tls_client_ca: str | None = setting(
-        None, "PEM file; clients must then show a certificate that it signed."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info",
-        "What to log.",
-    )
-    log_format: Literal["plain", "json"] = setting(
-        "plain", "How log lines look: for people, or one JSON object each."
-    )
-    metrics_listen: str | None = setting(
-        None, "Address where Prometheus may ask for metrics; left out: nowhere."
-    )
-    trace_endpoint: str | None = setting(
-        None,
-        "OpenTelemetry collector (OTLP over gRPC, http://host:4317) that takes traces; left out: "
-        "no tracing. Needs crossdraft[tracing].",
-    )
-    trace_ratio: float = setting(
-        1.0, "Share of the traces begun here that are recorded.", minimum=0, maximum=1
-    )
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.max_batch_tokens <= self.max_draft_tokens:
             raise ConfigError(
                 f"max_batch_tokens is {self.max_batch_tokens}; it must be more than "
                 f"max_draft_tokens, which is {self.max_draft_tokens}: a proposal runs in one pass"
             )
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ConfigError("tls_certificate and tls_key are set together or not at all")
-        if self.tls_client_ca and not self.tls_certificate:
-            raise ConfigError("tls_client_ca needs tls_certificate and tls_key")
