@@ -195,7 +195,8 @@ def refuse_unknown_environment(environ: Mapping[str, str], sections: Sections) -
 def _settings(config: type) -> list[_Setting]:
     hints = typing.get_type_hints(config)
     found = []
-    for field in dataclasses.fields(config):
+    # What a service alone has before what it shares, as the constructor takes them.
+    for field in sorted(dataclasses.fields(config), key=lambda field: field.kw_only is True):
         hint = hints[field.name]
         optional = isinstance(hint, types.UnionType)
         if optional:

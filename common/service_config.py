@@ -12,7 +12,7 @@ from common.config import check, setting
 from common.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)  # so that a service's own settings may come first
 class ServiceConfig:
     """Raises ConfigError, naming the setting, its value and its limit."""
 
