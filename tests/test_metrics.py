@@ -29,6 +29,7 @@ def by_position(told: list[Statistics], name: str) -> list[int]:
     return [sum(column) for column in zip(*padded, strict=True)]
 
 
+@pytest.mark.long
 async def test_metrics_are_the_sums_of_all_streams_own_statistics() -> None:
     async with serving_pair(verifier={"max_sessions": 64}, lookup=False) as pair:
         sampled = SamplingParams(temperature=0.9, seed=3)

@@ -146,6 +146,7 @@ async def test_among_mixed_requests_everyone_gets_what_it_gets_alone() -> None:
         assert len({tuple(each.tokens) for each in others}) == 3
 
 
+@pytest.mark.long
 async def test_preemption_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(pages=CONTEXT // 4 + 12, max_batch_tokens=64) as verifier:
         specs = mixed(verifier)
@@ -157,6 +158,7 @@ async def test_preemption_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert preempted
 
 
+@pytest.mark.long
 async def test_drafts_do_not_change_what_any_of_the_mixed_requests_gets() -> None:
     """Tokens and log-probabilities, wherever the rule lets nothing depend on drafts."""
     async with serving(pages=512) as verifier:
@@ -167,6 +169,7 @@ async def test_drafts_do_not_change_what_any_of_the_mixed_requests_gets() -> Non
                 assert (drafted.tokens, drafted.logprobs) == (first.tokens, first.logprobs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [GREEDY, NO_Q, REJECTION, COUPLED])
 async def test_a_session_that_is_reopened_anywhere_goes_on_as_it_would_have(rule) -> None:
     params: dict[str, Any] = {

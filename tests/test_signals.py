@@ -19,10 +19,12 @@ from common.grpc_server import GrpcServer, ServerSettings
 
 async def main():
     server = GrpcServer(ServerSettings("127.0.0.1:0", 65536, 5.0), [])
-    print(await server.start(), flush=True)
+    port = await server.start()
     await server.set_serving(True)
     async def drain():
         print("draining", flush=True)
+    # Told once signals are caught: that is before the first thing that this waits for.
+    asyncio.get_running_loop().call_soon(lambda: print(port, flush=True))
     await server.run_until_signal(drain)
     print("stopped", flush=True)
 

@@ -45,6 +45,7 @@ def may_belong(text: bytes, stops: list[bytes]) -> int:
 
 @settings(max_examples=400)
 @given(output=tokens, stops=stops)
+@pytest.mark.long
 def test_tokens_one_by_one_end_where_one_look_at_the_whole_output_does(
     output: list[bytes], stops: list[bytes]
 ) -> None:

@@ -194,7 +194,7 @@ def test_without_a_collector_nothing_of_the_sdk_is_loaded_or_sent() -> None:
 def test_without_the_extra_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with (
-        pytest.raises(ConfigError, match=r"needs `pip install crossdraft\[tracing\]`"),
+        pytest.raises(ConfigError, match=r"needs the extra: pip install"),
         tracing.exporting("drafter", "http://127.0.0.1:1", 1.0),
     ):
         pass
