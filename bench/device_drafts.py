@@ -31,7 +31,8 @@ def check_and_measure(
     """Draft steps over a shared vocabulary: q rows and tokens checked against torch, then timed."""
     from bench.device_timing import microseconds, sets_for
     from common.kernels.scan import FILTERED
-    from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
+    from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
+    from drafter.kernels.propose import propose_rows
     from drafter.kernels.reference import draft_law
 
     told: list[Row] = []

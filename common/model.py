@@ -27,11 +27,11 @@ from common.attention_rows import row_batch
 from common.device_runtime import runtime_of
 from common.errors import UnsupportedModel
 from common.kernels.tiles import SPLIT_KEYS
-from common.kv_cache import PagePool
 from common.kv_store import KVStore
 from common.linear import Packing, pack_linears
 from common.model_discovery import discover_layers, eos_ids, move
 from common.ragged import Chunk, RaggedRows, flatten
+from common.row_invariance import rows_are_invariant
 
 # What needs Triton is imported where a model goes through kernels, and never for a CPU.
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class PagedModel:
             if self.fused:
                 linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         # Linears are probed shape by shape; the rest of the model as a whole.
-        self.row_invariant = linears_row_invariant and self._rows_are_invariant()
+        self.row_invariant = linears_row_invariant and rows_are_invariant(self, (3,))
 
     @classmethod
     def load(
@@ -241,21 +241,3 @@ class PagedModel:
         )
         logits: Tensor = output.logits[0]  # [wanted, vocab]
         return logits
-
-    def _rows_are_invariant(self) -> bool:
-        """Whether three tokens give the same bits in one batch and one by one."""
-        pool = PagePool(4, 4)
-        self.allocate(pool.num_pages, pool.page_size)
-        tokens = [token % self.vocab_size for token in (3, 47, 91)]
-        values = []
-        for size in (len(tokens), 1):
-            table = pool.table()
-            table.reserve(len(tokens))
-            rows = []
-            for begin in range(0, len(tokens), size):
-                rows.append(self.forward([Chunk(tokens[begin : begin + size], table, size)]))
-                table.extend(size)
-            values.append(torch.cat(rows))
-            table.release()
-        self._store = None
-        return torch.equal(values[0], values[1])

@@ -23,10 +23,10 @@ from transformers.distributed import DistributedConfig
 
 from common.device import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
-from common.kv_cache import PagePool
 from common.model import PagedModel
 from common.ragged import Chunk
 from common.ranks import Order, Ranks, read, spell
+from common.row_invariance import rows_are_invariant
 
 if TYPE_CHECKING:
     from common.step_graphs import Progress
@@ -125,7 +125,7 @@ def load_part(folder: Path, ranks: Ranks, device: Device, threads: int = 0) -> L
     )
     if not model.plan:
         raise UnsupportedModel(f"{model.config.model_type} has no tp_plan in transformers")
-    model.row_invariant = _rows_are_invariant(model)
+    model.row_invariant = rows_are_invariant(model, _PROBE)
     return model
 
 
@@ -150,24 +150,3 @@ def _check_heads(folder: Path, world: int) -> None:
         raise ConfigError(
             f"--nproc-per-node is {world}; it must divide the {heads} heads of keys and values"
         )
-
-
-def _rows_are_invariant(model: PagedModel) -> bool:
-    """Whether tokens give the same bits in batches of _PROBE and one by one, on these ranks."""
-    count = max(_PROBE)
-    pool = PagePool(-(-count // 4), 4)
-    model.allocate(pool.num_pages, pool.page_size)
-    tokens = [(3 + 44 * place) % model.vocab_size for place in range(count)]
-    values: dict[int, Tensor] = {}
-    for size in (1, *_PROBE):
-        table = pool.table()
-        table.reserve(count)
-        rows = []
-        for begin in range(0, size if size > 1 else count, size):
-            rows.append(model.forward([Chunk(tokens[begin : begin + size], table, size)]).clone())
-            table.extend(size)
-        values[size] = torch.cat(rows)
-        table.release()
-    model.release()
-    alone = values[1]
-    return all(torch.equal(values[size], alone[:size]) for size in _PROBE)

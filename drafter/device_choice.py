@@ -25,7 +25,8 @@ from drafter.bridge import NO_TARGET_ID, Bridge
 from drafter.draft_choice import Choice, Question
 from drafter.draft_tokens import Law
 from drafter.healing import ask_healing, heal
-from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
+from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
+from drafter.kernels.propose import propose_rows
 from drafter.step_questions import Entries, adjust, entries_of, steps_of
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from common.rng import Purpose, seed_word
 from common.sampling import SamplingParams
 from drafter.draft_choice import Question
 from drafter.draft_tokens import Draws
-from drafter.kernels.propose import Steps
+from drafter.kernels.draft_rows import Steps
 
 LOG2_E = 1.4426950408889634
 _LIKELIEST = SamplingParams()

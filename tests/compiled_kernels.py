@@ -23,6 +23,7 @@ from triton.compiler import ASTSource
 from common.kernels import candidates, scan
 from common.kernels.variants import variants
 from drafter.kernels import propose
+from drafter.kernels.draft_rows import Q_WIDTH
 from verifier.kernels import adjust, decide, draw, finish, flat, narrow, sessions, settle
 
 
@@ -99,7 +100,7 @@ def _draw(flags: dict[str, bool]) -> dict[str, Any]:
     return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, "Q_PADDED": 64, **flags}
 
 
-def _propose(shift: int, shared: bool, slots: int = propose.Q_WIDTH) -> dict[str, Any]:
+def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:
     fixed = {"N": slots, "PADDED": 8192, "BLOCK": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
 

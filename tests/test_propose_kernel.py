@@ -10,7 +10,8 @@ from torch import Tensor
 
 from common.kernels.scan import ARGMAX, FILTERED
 from common.rng import Purpose
-from drafter.kernels.propose import SharedIds, Steps, Workspace, propose_rows
+from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
+from drafter.kernels.propose import propose_rows
 from drafter.kernels.reference import SparseLaw, draft_law, propose
 
 pytestmark = pytest.mark.kernels

@@ -10,22 +10,18 @@ know sessions and models: a row is a draft step of someone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from common.kernels.candidates import LIMIT, collect, floor_for_count
 from common.kernels.order import rank_of, shift_for, value_of
-from common.kernels.scan import CHUNK, SAMPLED, RealIds, Scan, row_argmax, row_top, scan
+from common.kernels.scan import CHUNK, SAMPLED, row_argmax, row_top, scan
 from common.kernels.threshold import threshold, weigh
 from common.rng_triton import COUPLED, PROPOSE, exponential
+from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 
-Q_WIDTH = 64  # ids of a q row: half a KiB on the wire
 _MOST = tl.constexpr(512)  # ids that top_k counts at most; more are cut to Q_WIDTH anyway
-_BLOCK = 32  # ids: top_k needs as many blocks, and draft vocabularies are small
 _SAMPLED = tl.constexpr(SAMPLED)
 
 
@@ -153,68 +149,6 @@ def propose(
         tl.store(q_probs + row * N + slots, only.to(tl.float32))
     tl.store(tokens + row * 2, token)
     tl.store(tokens + row * 2 + 1, target_token)
-
-
-@dataclass(frozen=True)
-class SharedIds:
-    """Which draft ids have a target id, and which. Made once per pair."""
-
-    real: RealIds
-    targets: Tensor | None  # int32 [draft vocab]; None: the vocabularies are one
-
-    @staticmethod
-    def of(targets: Tensor | None, shared: Tensor | None, vocab: int) -> SharedIds:
-        """targets: int [vocab], read where shared (bool [vocab]) holds; None for one vocabulary.
-
-        Synchronises with the device: not for a step.
-        """
-        if targets is None:
-            return SharedIds(RealIds.of(shared, vocab), None)
-        return SharedIds(RealIds.of(shared, vocab), targets.to(torch.int32).contiguous())
-
-
-@dataclass(frozen=True)
-class Steps:
-    """How each row's draft token is drawn. Tensors [rows] on the device."""
-
-    kinds: Tensor  # int32, common.kernels.scan: ARGMAX, or FILTERED for all that are sampled
-    scales: Tensor  # float32, log2(e) / temperature
-    top_k: Tensor  # int32; the draft vocabulary = off
-    top_p: Tensor  # float32; 1 = off
-    min_p: Tensor  # float32; 0 = off
-    seeds: Tensor  # int64
-    positions: Tensor  # int64, index in the target's sequence of the token drafted
-    coupled: Tensor  # bool
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """All memory that proposing needs, results included; every step overwrites it."""
-
-    scan: Scan
-    block_list: Tensor
-    values: Tensor
-    ids: Tensor
-    tokens: Tensor  # int32 [rows, 2]: draft id, target id
-    q_ids: Tensor  # int32 [rows, N], target ids
-    q_probs: Tensor  # float32 [rows, N]
-
-    @staticmethod
-    def empty(rows: int, vocab: int, device: torch.device, q_width: int = Q_WIDTH) -> Workspace:
-        """q_width: a power of two."""
-
-        def integers(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.int32, device=device)
-
-        return Workspace(
-            Scan.empty(rows, vocab, device, block=_BLOCK),
-            integers(rows, LIMIT),
-            torch.empty(rows, LIMIT, device=device),
-            integers(rows, LIMIT),
-            integers(rows, 2),
-            integers(rows, q_width),
-            torch.empty(rows, q_width, device=device),
-        )
 
 
 def propose_rows(
