@@ -122,7 +122,7 @@ def main(repeats: int) -> None:
     try:
         from opentelemetry.sdk.trace import TracerProvider
     except ImportError:
-        click.echo("crossdraft[tracing] isn't installed: without the rows about traces")
+        click.echo("the extra `tracing` isn't installed: without the rows about traces")
     else:
         tracer = TracerProvider(shutdown_on_exit=False).get_tracer("bench")
         rows.append(("call with a recorded span", call_hook(tracer, repeats // 4)))

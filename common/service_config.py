@@ -66,7 +66,7 @@ class ServiceConfig:
     trace_endpoint: str | None = setting(
         None,
         "OpenTelemetry collector (OTLP over gRPC, http://host:4317) that takes traces; left out: "
-        "no tracing. Needs crossdraft[tracing].",
+        "no tracing. Needs the extra `tracing`.",
     )
     trace_ratio: float = setting(
         1.0, "Share of the traces begun here that are recorded.", minimum=0, maximum=1
@@ -75,6 +75,9 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         check(self)
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ConfigError("tls_certificate and tls_key are set together or not at all")
+            raise ConfigError(
+                "tls_certificate and tls_key are set together or not at all; "
+                f"{'tls_key' if self.tls_key else 'tls_certificate'} is set alone"
+            )
         if self.tls_client_ca and not self.tls_certificate:
             raise ConfigError("tls_client_ca needs tls_certificate and tls_key")

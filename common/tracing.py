@@ -2,7 +2,7 @@
 
 Knows: spans of calls that are served and made, W3C's traceparent in their metadata, and how spans
 leave. Refuses to know what a round is. opentelemetry-api does nothing by itself; what records and
-sends is the extra crossdraft[tracing], loaded only where a collector is set. Without it a caller's
+sends is the extra `tracing`, loaded only where a collector is set. Without it a caller's
 trace id still goes along to the verifier and into the logs.
 
 opentelemetry-instrumentation-grpc isn't used: see docs/decisions.md.

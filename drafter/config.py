@@ -77,8 +77,8 @@ class DrafterConfig(ServiceConfig):
     )
     linear: Literal["exact", "fp16", "plain"] = setting(
         "fp16",
-        "How weights multiply on the CPU; drafts change speed and never output, so the fastest is "
-        "the default. On a GPU fp16 and plain are one.",
+        "How weights multiply: exact, fp16 (faster) or plain (torch's own); drafts change speed "
+        "and never output. On a GPU the last two are one.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
     verifier_timeout_s: float = setting(

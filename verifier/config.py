@@ -52,8 +52,8 @@ class VerifierConfig(ServiceConfig):
     )
     linear: Literal["exact", "fp16", "plain"] = setting(
         "exact",
-        "How weights multiply: exact keeps the promise of equal output; on the CPU fp16 is faster "
-        "without it, and plain is torch's own. On a GPU both leave long prefills to torch.",
+        "How weights multiply: exact keeps the promise of equal output; fp16 (faster) and plain "
+        "(torch's own) don't. On a GPU these two are one, and leave long prefills to torch.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
     idle_timeout_s: float = setting(
