@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -62,10 +63,13 @@ def random_model(family: str, vocab_size: int = 97, seed: int = 0, **changes: An
     return model.eval().float()
 
 
-def knowing_model(vocabulary: Vocabulary, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def knowing_model(
+    vocabulary: Vocabulary, seed: int = 0, by_heart: bytes = b"", **changes: Any
+) -> PreTrainedModel:
     """A Llama that mostly goes on as LINES do, by pairs of tokens; its context has a say too.
 
-    Two of them over different tokenizers agree often enough for drafts to be accepted.
+    by_heart: bytes that all differ, which it says in tokens of one byte, over and over. Two of
+    them over different tokenizers agree often enough for drafts to be accepted.
     """
     model: PreTrainedModel = random_model(
         "llama",
@@ -82,6 +86,8 @@ def knowing_model(vocabulary: Vocabulary, seed: int = 0, **changes: Any) -> PreT
         head = torch.zeros_like(embedding)
         for token, following in _pairs(vocabulary):
             head[following] += embedding[token]
+        for token, following in _pairs_by_heart(vocabulary, by_heart):
+            head[following] += 3 * embedding[token]
         noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(seed + 2))
         _set(model.get_input_embeddings(), embedding)
         _set(model.get_output_embeddings(), head + 0.005 * noise)
@@ -95,6 +101,13 @@ def _pairs(vocabulary: Vocabulary) -> set[tuple[int, int]]:
         ids = vocabulary.encode_bytes((line * 2).encode()) or []
         found |= set(pairwise(ids))
     return found
+
+
+def _pairs_by_heart(vocabulary: Vocabulary, text: bytes) -> Iterator[tuple[int, int]]:
+    for byte, following in zip(text, text[1:] + text[:1], strict=True):
+        ids = vocabulary.id_of(bytes([byte])), vocabulary.id_of(bytes([following]))
+        assert ids[0] is not None and ids[1] is not None
+        yield ids[0], ids[1]
 
 
 def _set(module: torch.nn.Module | None, weight: torch.Tensor) -> None:

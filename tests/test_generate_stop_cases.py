@@ -1,8 +1,8 @@
 """Stop strings where rounds, tokens and characters are cut, with a drafter that is always right.
 
 The output is known from the target alone; each case looks for a place in it that is what its name
-says, and the whole answer must end there: text, ids, log-probabilities and usage. Characters that
-are cut are in tests/test_stop_strings.py.
+says, and the whole answer must end there: text, ids, log-probabilities and usage. Tokens that
+end one character and begin another are in tests/test_stop_strings.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.model import PagedModel
 from common.sampling import SamplingParams
 from common.types import FinishReason, Origin
 from tests.fake_models import knowing_model
-from tests.fake_pairs import CONTEXT, files, known, target_model
+from tests.fake_pairs import CONTEXT, files, known
 from tests.fake_services import serving_drafter, serving_verifier
 from tests.test_stop_strings import at_once
 
@@ -60,10 +60,10 @@ def is_text(data: bytes) -> bool:
 
 
 @asynccontextmanager
-async def speaking() -> AsyncIterator[Told]:
-    twin = PagedModel(knowing_model(known(TOKENIZER), seed=0))
+async def speaking(by_heart: bytes = b"") -> AsyncIterator[Told]:
+    target, twin = (PagedModel(knowing_model(known(TOKENIZER), 0, by_heart)) for _ in range(2))
     async with (
-        serving_verifier(target_model(TOKENIZER), files(TOKENIZER), context=CONTEXT) as verifier,
+        serving_verifier(target, files(TOKENIZER), context=CONTEXT) as verifier,
         serving_drafter(twin, files(TOKENIZER), verifier.port, lookup=False) as drafter,
         Client(drafter.address) as client,
     ):
@@ -142,3 +142,11 @@ async def test_of_two_where_one_begins_the_other_the_shorter_one_decides() -> No
         assert await ends_there(told, long, short) == await ends_there(told, short, long) == first
         longer = long + b"\x00"  # whole nowhere: the shorter one still ends the output
         await ends_there(told, longer, long)
+
+
+async def test_a_character_of_several_tokens_begins_it_and_ends_it() -> None:
+    async with speaking("é中".encode()) as told:
+        split = ("é".encode(), "中".encode())
+        assert all(len(token) == 1 for token in told.tokens[2:]), told.tokens
+        for stop in (split[1], b"".join(split), split[1] + split[0]):
+            await ends_there(told, stop)
