@@ -1,4 +1,4 @@
-"""`python -m bench.scaling`: how many drafters a verifier needs, from what passes were measured to take.
+"""`python -m bench.scaling`: how many drafters a verifier needs, from measured milliseconds.
 
 Knows arithmetic over measured costs, closed forms of a closed loop: sessions draft, travel, are
 checked, and begin again. Refuses to know how anything is measured (bench/rows.py, bench/device.py),
@@ -102,10 +102,8 @@ def shown(costs: Costs) -> Table:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--draft-step-ms", type=SOME_MS, required=True, help="One token for every session.")
-@click.option(
-    "--verify-ms", type=SOME_MS, required=True, help="The target over k + 1 rows of each."
-)
-@click.option("--alone-ms", type=SOME_MS, required=True, help="The target over one row of each.")
+@click.option("--verify-ms", type=SOME_MS, required=True, help="The target: k + 1 rows of each.")
+@click.option("--alone-ms", type=SOME_MS, required=True, help="The target: one row of each.")
 @click.option("--draft-steps", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--mean-acceptance-length", "--al", type=click.FloatRange(1), required=True)
 @click.option("--round-trip-ms", type=MS, default=0.0, show_default=True)
