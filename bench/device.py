@@ -14,10 +14,11 @@ bench/out, after every stage; a stage that fails is told and the others run. Wit
 --small, it runs in a tiny form under Triton's interpreter, where times mean nothing.
 
 No network is needed. Beside torch and transformers the services import accelerate, safetensors,
-tokenizers, numpy, psutil, jinja2, click and grpc. A machine without the right grpc gets some small
-wheels carried along: bench/device_wheels.txt lists them and says how. Health and reflection come
-with them; nothing here asks for either, and a service without them says so in its log and serves.
-grpcio-tools, rich, gguf and the Hub aren't needed.
+tokenizers, numpy, psutil, jinja2, click, grpc with its health service and protobuf, opentelemetry's
+API and prometheus_client. A machine without the last five gets them as small wheels:
+bench/device_wheels.txt lists them and says how. Of all packages that the services may import only
+reflection can be missing: it is off here, and a service that is told to serve it without having it
+says so in its log. grpcio-tools, rich and gguf aren't needed, nor is the Hub.
 """
 
 from __future__ import annotations
