@@ -102,7 +102,7 @@ def check_decisions(model: PagedModel) -> dict[str, Any]:
     differ = [
         index
         for index, (a, b) in enumerate(zip(got, wanted, strict=True))
-        if (a.accepted_length, a.next_token) != (b.accepted_length, b.next_token)
+        if not (a and b and (a.accepted_length, a.next_token) == (b.accepted_length, b.next_token))
     ]
     return {"check": "decisions", "sessions": len(got), "differ": differ, "right": not differ}
 

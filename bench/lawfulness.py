@@ -134,6 +134,12 @@ def law_name(params: SamplingParams) -> str:
 @click.option("--tokens", type=click.IntRange(1), default=2000, show_default=True)
 @click.option("--max-new-tokens", type=click.IntRange(2), default=64, show_default=True)
 @click.option("--streams", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--lookup/--no-lookup",
+    default=True,
+    show_default=True,
+    help="Whether a pair that is started drafts by prompt lookup, too.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
 def main(
     target: str,
@@ -141,6 +147,7 @@ def main(
     pairs: tuple[tuple[str, str], ...],
     all_pairs: bool,
     address: str | None,
+    lookup: bool,
     out: Path | None,
     **options: int,
 ) -> None:
@@ -157,18 +164,21 @@ def main(
         if out is not None and len(pairs) > 1:
             own = out / f"{Path(draft).name}-to-{Path(target).name}"
         folder = results.folder(own, target, draft)
-        rows = _run(draft, target, address, folder, options, console)
+        rows = _run(draft, target, address, lookup, folder, options, console)
         caption = (
             f"{hardware.caption(machine)}. z: of the sampled tokens' surprise against the law's "
             "entropy; within ±3 is as it should be. Surprise and entropy in nats per token. "
             "bytes/token: all between the services. bytes/position: what a drafted position adds "
             "to a round of the target alone."
         )
-        title = f"{draft} → {target}, {options['draft_steps']} draft steps"
+        title = (
+            f"{draft} → {target}, {options['draft_steps']} draft steps"
+            + ", no prompt lookup" * (not lookup)
+        )
         console.print(shown(rows, title, caption))
-        settings = {"target": target, "draft": draft, "address": address, **options}
+        settings = {"target": target, "draft": draft, "address": address, "lookup": lookup}
         told = [row.as_json for row in rows]
-        results.write(folder / "lawfulness.json", machine, settings, rows=told)
+        results.write(folder / "lawfulness.json", machine, settings | options, rows=told)
         console.print(f"[dim]results in {folder}[/dim]")
         found[f"{draft} → {target}"] = rows
     if len(found) > 1:
@@ -179,6 +189,7 @@ def _run(
     draft: str,
     target: str,
     address: str | None,
+    lookup: bool,
     folder: Path,
     options: dict[str, int],
     console: Console,
@@ -191,8 +202,8 @@ def _run(
     async def drawn(tell: Tell) -> list[Drawn]:
         async with AsyncExitStack() as stack:
             if address is None:
-                made = Services(target, draft, folder / "logs", console)
-                client = (await stack.enter_async_context(made)).clients[0]
+                made = Services(target, draft, folder / "logs", console, not lookup)
+                client = (await stack.enter_async_context(made)).clients[-1]
             else:
                 client = await stack.enter_async_context(Client(address))
             limits = (options["tokens"], options["max_new_tokens"], options["streams"])

@@ -145,7 +145,7 @@ class IncompleteStream(CrossdraftError):
 
 
 class ModelFailed(CrossdraftError):
-    """The model's forward pass raised; the session can't go on."""
+    """The model's forward pass raised or gave no law; the session can't go on."""
 
     status = grpc.StatusCode.INTERNAL
 

@@ -33,7 +33,6 @@ ROUNDS = 10
 LANES = 4  # words per block, and so token ids
 LANE_BITS = np.uint64(2)
 AT_A_TIME = 1 << 14  # blocks: what a round needs of them stays in the cache
-LEAST_FRACTION = 2.0**-25
 LARGEST_UNIFORM = 1 - 2.0**-24  # the largest float32 below 1
 SERIES_BELOW = 2.0**-7  # under it -log(1 - w) is a series: 1 - w would lose w's low bits
 
@@ -80,14 +79,13 @@ def philox(
 
 
 def words(
-    seed: Tensor, position: Tensor, block: Tensor, purpose: Purpose, turn: int = 0
+    seed: Tensor, position: Tensor, block: Tensor, purpose: Purpose
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The block's four words at each (seed, position, block): int64 in [0, 2**32), broadcast shape.
 
     seed: int64, all 64 bits count. position, block: integers in [0, 2**32). At least one dimension.
-    turn: the counter's last word.
     """
-    made = _block(_words_of(seed), _words_of(position), _words_of(block), purpose, turn)
+    made = _block(_words_of(seed), _words_of(position), _words_of(block), purpose)
     x0, x1, x2, x3 = (torch.from_numpy(word.view(np.int64)) for word in made)
     return x0, x1, x2, x3
 
@@ -103,10 +101,10 @@ def id_words(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> T
 
 
 def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
-    """float32 in (0, 1), one per (seed, position): u = ((x0 >> 8) + 0.5) * 2**-24 of block 0.
+    """float32 in (0, 1), one per (seed, position): u = ((x0 >> 1) + 0.5) * 2**-31 of block 0.
 
-    seed, position: int64 [rows]. The topmost of the 2**24 values would round to 1 and is held below
-    it, so that u < p is certain where p is 1.
+    seed, position: int64 [rows]. What would round to 1 is held below it, so that u < p is certain
+    where p is 1.
     """
     keys, counters = _words_of(seed), _words_of(position)
     made = np.empty(len(keys), np.float32)
@@ -117,7 +115,7 @@ def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
 
 
 def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> Tensor:
-    """float32 [rows, ids] in (0, 17), ~ Exp(1): one per row and token id.
+    """float32 [rows, ids] in [2**-32, 17), ~ Exp(1): one per row and token id.
 
     seed, position: int64 [rows]; ids: integers in [0, 2**32), [ids], the same in every row, or
     [rows, ids]. For a law p the id with the smallest e / p follows p: it is argmax(log p + g) with
@@ -131,37 +129,20 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
         own = columns if columns.ndim == 1 else columns[some]
         word = _id_words(keys[some], counters[some], own, run, purpose)
         for part in _slices(word.shape[1], AT_A_TIME * LANES):
-            w = fractions(word[:, part])
-            if w.min() == LEAST_FRACTION:  # one number in 2**24
-                row, column = np.nonzero(w == LEAST_FRACTION)
-                few = np.broadcast_to(own, word.shape)[:, part][row, column]
-                again = _block(keys[some][row], counters[some][row], few, purpose, turn=1)[0]
-                w[row, column] = fine_fractions(again.astype(np.uint32))
-            made[some, part] = exponential_of(w)
+            made[some, part] = exponential_of(fractions(word[:, part]))
     return torch.from_numpy(made).to(seed.device)
 
 
 def fractions(word: Halves) -> NDArray[np.float32]:
-    """((word >> 8) + 0.5) * 2**-24, held below 1: float32 in (0, 1), increasing."""
-    w = _middles(word)
-    w *= np.float32(2.0**-24)
-    return np.minimum(w, np.float32(LARGEST_UNIFORM), out=w)
+    """((word >> 1) + 0.5) * 2**-31, held below 1: float32 in (0, 1), increasing.
 
-
-def fine_fractions(word: Halves) -> NDArray[np.float32]:
-    """((word >> 8) + 0.5) * 2**-48: float32 in (0, 2**-24], what stands for the least fraction.
-
-    With 2**24 values alone, ties would be common where 262,144 ids compete for the least.
+    31 bits, because the least of them decides: of 24 alone, every 60th draw from 262,144 likely ids
+    would be a tie, which the lowest id wins.
     """
-    w = _middles(word)
-    w *= np.float32(2.0**-48)
-    return w
-
-
-def _middles(word: Halves) -> NDArray[np.float32]:
-    w = (word >> np.uint32(8)).view(np.int32).astype(np.float32)  # faster than from unsigned
+    w = (word >> np.uint32(1)).view(np.int32).astype(np.float32)  # faster than from unsigned
     w += np.float32(0.5)
-    return w
+    w *= np.float32(2.0**-31)
+    return np.minimum(w, np.float32(LARGEST_UNIFORM), out=w)
 
 
 def exponential_of(w: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -230,11 +211,11 @@ def _slices(length: int, size: int) -> list[slice]:
 
 
 def _block(
-    seed: Words, position: Words, block: Words, purpose: Purpose, turn: int = 0
+    seed: Words, position: Words, block: Words, purpose: Purpose
 ) -> tuple[Words, Words, Words, Words]:
     one = np.ones(1, np.uint64)
     return philox(
-        (position, block, one * np.uint64(purpose), one * np.uint64(turn)),
+        (position, block, one * np.uint64(purpose), one * np.uint64(0)),
         (seed & WORD, seed >> HALF),
     )
 

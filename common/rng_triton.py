@@ -25,12 +25,12 @@ _SERIES_BELOW = tl.constexpr(2.0**-7)
 
 @triton.jit
 def words(
-    seed: tl.tensor, position: tl.tensor, block: tl.tensor, purpose: tl.tensor, turn: tl.constexpr
+    seed: tl.tensor, position: tl.tensor, block: tl.tensor, purpose: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Four Philox words, uint32: key = seed, counter = (position, block, purpose, turn)."""
+    """Four Philox words, uint32: key = seed, counter = (position, block, purpose, 0)."""
     zero = (position + block) * 0
     c0, c1 = (position + zero).to(tl.uint32), (block + zero).to(tl.uint32)
-    c2, c3 = (zero + purpose).to(tl.uint32), (zero + turn).to(tl.uint32)
+    c2, c3 = (zero + purpose).to(tl.uint32), zero.to(tl.uint32)
     return tl.philox(seed, c0, c1, c2, c3)
 
 
@@ -39,7 +39,7 @@ def id_words(
     seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
 ) -> tl.tensor:
     """One word per token id, uint32: word (id mod 4) of block id // 4."""
-    x0, x1, x2, x3 = words(seed, position, token_id >> 2, purpose, 0)
+    x0, x1, x2, x3 = words(seed, position, token_id >> 2, purpose)
     lane = token_id & 3
     return tl.where(lane < 2, tl.where(lane == 0, x0, x1), tl.where(lane == 2, x2, x3))
 
@@ -57,15 +57,15 @@ def run_words(
     first_id: scalar, a multiple of 4. width: a power of two, 4 or more. seed, position: scalars.
     """
     block = (first_id >> 2) + tl.arange(0, width // 4)
-    x0, x1, x2, x3 = words(seed, position, block, purpose, 0)
+    x0, x1, x2, x3 = words(seed, position, block, purpose)
     return tl.interleave(tl.interleave(x0, x2), tl.interleave(x1, x3))
 
 
 @triton.jit
 def uniform(seed: tl.tensor, position: tl.tensor, purpose: tl.tensor) -> tl.tensor:
     """float32 in (0, 1), one per (seed, position)."""
-    x0, _x1, _x2, _x3 = words(seed, position, position * 0, purpose, 0)
-    return tl.minimum((_float24(x0) + 0.5) * 5.9604644775390625e-08, _LARGEST_UNIFORM)
+    x0, _x1, _x2, _x3 = words(seed, position, position * 0, purpose)
+    return _fraction(x0)
 
 
 @triton.jit
@@ -73,8 +73,7 @@ def exponential(
     seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
 ) -> tl.tensor:
     """float32 ~ Exp(1), one per (seed, position, token id). The id of the least e / p follows p."""
-    word = id_words(seed, position, token_id, purpose)
-    return _exponential_of(word, seed, position, token_id, purpose)
+    return _exponential_of(id_words(seed, position, token_id, purpose))
 
 
 @triton.jit
@@ -89,31 +88,18 @@ def run_exponential(
 
     Arguments as those of `run_words`.
     """
-    word = run_words(seed, position, first_id, purpose, width)
-    return _exponential_of(word, seed, position, first_id + tl.arange(0, width), purpose)
+    return _exponential_of(run_words(seed, position, first_id, purpose, width))
 
 
 @triton.jit
-def _float24(word: tl.tensor) -> tl.tensor:
-    """The word's upper 24 bits as float32, exactly. Through int32: uint32 -> float is slower."""
-    return (word >> 8).to(tl.int32).to(tl.float32)
+def _fraction(word: tl.tensor) -> tl.tensor:
+    """((word >> 1) + 0.5) * 2**-31, held below 1. Through int32: uint32 -> float is slower."""
+    w = ((word >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
+    return tl.minimum(w, _LARGEST_UNIFORM)
 
 
 @triton.jit
-def _exponential_of(
-    word: tl.tensor,
-    seed: tl.tensor,
-    position: tl.tensor,
-    token_id: tl.tensor,
-    purpose: tl.tensor,
-) -> tl.tensor:
-    high = _float24(word)
-    w = high * 5.9604644775390625e-08 + 2.98023223876953125e-08  # 2**-24, 2**-25
-    w = tl.minimum(w, _LARGEST_UNIFORM)
-    # One id in 2**24 needs 24 bits more, from a block of its own: a branch, since the block costs
-    # more than all the rest.
-    if tl.min(high) == 0:
-        y0, _y1, _y2, _y3 = words(seed, position, token_id, purpose, 1)
-        w = tl.where(high == 0, (_float24(y0) + 0.5) * 3.552713678800501e-15, w)  # 2**-48
+def _exponential_of(word: tl.tensor) -> tl.tensor:
+    w = _fraction(word)
     series = w + w * w * (0.5 + w * (0.3333333333333333 + w * 0.25))
     return tl.where(w < _SERIES_BELOW, series, -tl.log(1 - w))

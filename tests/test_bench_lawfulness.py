@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from bench.lawfulness import LAWS, PAIRS, law_name, row_of, shown, side_by_side
+from bench.lawfulness import LAWS, PAIRS, law_name, main, row_of, shown, side_by_side
 from bench.questions import Question
 from bench.sampled_ways import Drawn, draw, ways
 from bench.scoring import Score
+from bench.tiny import make_pair
 from cli.output import Output, Statistics
 from common import wire_verify
 from common.sampling import SamplingParams
@@ -114,3 +118,18 @@ async def test_bytes_per_drafted_position_stay_under_their_limits(
         rules = {each.statistics.rule for each in drawn.outputs}
         assert rules <= {AcceptanceRule.REJECTION, AcceptanceRule.COUPLED, AcceptanceRule.NO_Q}
         assert len(rules) == 1
+
+
+@pytest.mark.long
+def test_the_whole_tool_finds_every_rule_lawful(tmp_path: Path) -> None:
+    """Processes, a bridge between two tiny random models, and the target that reads it all."""
+    target, draft = make_pair(tmp_path)
+    flags = ["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]
+    outcome = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
+    assert outcome.exit_code == 0, outcome.output
+    rows = json.loads((tmp_path / "out" / "lawfulness.json").read_text())["rows"]
+    assert len(rows) == len(LAWS) * len(ways(3))
+    for row in rows:
+        assert abs(row["z"]) < 4.5, row
+        assert row["score"]["tokens"] >= 600 and not row["score"]["impossible"]
+        assert row["mean_acceptance_length"] >= 1

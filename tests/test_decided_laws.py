@@ -67,6 +67,7 @@ def round_of(sessions: list[Session]) -> None:
     for session, made in zip(
         sessions, decide_batch(Batch([], [], sessions), logits, None), strict=True
     ):
+        assert made is not None
         session.ran(0.0, 0.0)
         session.commit(made.accepted_length, made.next_token, 0.0, (1, 1))
 

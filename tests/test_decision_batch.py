@@ -52,7 +52,7 @@ def asking(kind: int, draft: list[int], history: list[int], seed: int) -> Sessio
     return made
 
 
-def decided(sessions: list[Session], logits: torch.Tensor) -> list[Outcome]:
+def decided(sessions: list[Session], logits: torch.Tensor) -> list[Outcome | None]:
     return decide_batch(Batch([], sessions, sessions), logits, None)
 
 
@@ -81,6 +81,23 @@ def test_each_session_is_decided_as_alone(asked, noise: int, spread: float) -> N
     assert together == alone
 
 
+@given(st.integers(0, 3), kinds, st.sampled_from([float("nan"), float("inf")]), st.integers(0, 99))
+def test_a_row_without_a_law_ends_its_session_if_it_is_reached(
+    place: int, kind: int, value: float, noise: int
+) -> None:
+    """And nobody else notices, whoever sits before and behind it."""
+    sessions = [asking(other, [4, 5, 6], [], 7) for other in (kind, *range(len(ALL)))]
+    logits = torch.randn(4 * len(sessions), VOCAB, generator=torch.Generator().manual_seed(noise))
+    for row, token in zip(logits, [4, 5, 6], strict=False):
+        row[token] += 3.0
+    whole = decided(sessions, logits)
+    logits[place, noise % VOCAB] = value
+    broken = decided(sessions, logits)
+    assert broken[1:] == whole[1:]
+    assert whole[0] is not None
+    assert broken[0] == (None if place <= whole[0].accepted_length else whole[0])
+
+
 def test_what_is_not_set_is_off() -> None:
     session = asking(2, [], [], 5)
     made = sampling_batch([session], VOCAB)
@@ -97,7 +114,8 @@ def test_a_whole_number_is_as_good_as_its_float() -> None:
     )
     session = Session(spec, PagePool(8, 4), frozenset(), 50, Silent())  # type: ignore[arg-type]
     session.ask((), 0.0)
-    assert decided([session], torch.zeros(1, VOCAB))[0].accepted_length == 0
+    (made,) = decided([session], torch.zeros(1, VOCAB))
+    assert made is not None and made.accepted_length == 0
 
 
 def test_chunks_of_long_prompts_decide_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -42,8 +43,8 @@ def logits_for(sessions: list[Session], seed: int) -> torch.Tensor:
     return logits
 
 
-def told(outcomes: list[Outcome]) -> list[Outcome]:
-    return [replace(each, logprobs=()) for each in outcomes]
+def told(outcomes: Sequence[Outcome | None]) -> list[Outcome | None]:
+    return [each and replace(each, logprobs=()) for each in outcomes]
 
 
 def test_sessions_of_all_rules_are_decided_as_on_the_cpu() -> None:

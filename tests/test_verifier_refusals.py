@@ -162,3 +162,28 @@ async def test_a_model_that_raises_ends_the_sessions_of_that_batch_only(
         refusal = await beside_another(verifier, act)
         assert refusal.code is StatusCode.INTERNAL
         assert refusal.message == "the target model failed: RuntimeError"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+async def test_logits_that_are_no_numbers_end_their_own_session_only(
+    monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    async with serving() as verifier:
+        forward = model().forward
+
+        def overflowing(chunks: Any) -> Any:
+            logits, row = forward(chunks).clone(), 0
+            for chunk in chunks:
+                if PROMPT[0] in chunk.tokens:
+                    logits[row : row + chunk.logit_rows, 3] = value
+                row += chunk.logit_rows
+            return logits
+
+        monkeypatch.setattr(verifier.engine._model, "forward", overflowing)
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(verifier.open(PROMPT))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INTERNAL
+        assert refusal.message == "the target model failed: its logits aren't finite"

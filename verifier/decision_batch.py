@@ -56,8 +56,11 @@ class Decisions(Protocol):
     def check(self) -> None:
         """Raise, after a pass that failed, if no other can succeed: the service must end then."""
 
-    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
-        """One outcome per deciding session, in their order; logits: [logit rows, vocab]."""
+    def decide(self, batch: Batch, logits: Tensor) -> Sequence[Outcome | None]:
+        """One outcome per deciding session, in their order; logits: [logit rows, vocab].
+
+        None: logits that the session's decision rests on aren't finite, and it can't go on.
+        """
 
 
 class HostDecisions:
@@ -74,7 +77,7 @@ class HostDecisions:
 
     def check(self) -> None: ...
 
-    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome | None]:
         return decide_batch(batch, logits, self._real_ids)
 
 
@@ -82,12 +85,15 @@ def decide_batch(
     batch: Batch,
     logits: Tensor,  # float32 [logit rows, vocab]
     real_ids: Tensor | None,  # bool [vocab]: ids the tokenizer has; None: all
-) -> list[Outcome]:
-    """One outcome per deciding session, in their order."""
+) -> list[Outcome | None]:
+    """One outcome per deciding session, in their order. None: see Decisions.decide."""
     sessions = batch.deciding
     if not sessions:
         return []  # chunks of long prompts only
     drafts, offsets = batch.draft_tokens(), batch.offsets()
+    lawless = ~logits.amax(dim=-1).isfinite()  # [logit rows]; one NaN or inf makes a row so
+    if bool(lawless.any()):
+        logits = logits.masked_fill(lawless[:, None], 0.0)  # so that the others can be decided
     if all(session.takes_argmax for session in sessions):
         decisions = decide_greedy(logits, drafts, offsets, real_ids)
     else:
@@ -101,12 +107,13 @@ def decide_batch(
             real_ids,
         )
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
-    if all(session.spec.sampling.logprobs is None for session in sessions):
-        return [Outcome(a, token) for a, token in zip(accepted, following, strict=True)]
-    parts = logits.split([session.sequence.wanted for session in sessions])
+    counts = [session.sequence.wanted for session in sessions]
+    parts = zip(sessions, logits.split(counts), lawless.split(counts), strict=True)
     return [
-        Outcome(a, token, _logprobs(session, part[: a + 1], token, real_ids))
-        for session, part, a, token in zip(sessions, parts, accepted, following, strict=True)
+        None
+        if bool(faulty[: a + 1].any())
+        else Outcome(a, token, _logprobs(session, rows[: a + 1], token, real_ids))
+        for (session, rows, faulty), a, token in zip(parts, accepted, following, strict=True)
     ]
 
 

@@ -105,7 +105,7 @@ class VerifierEngine:
         return True
 
     def _commit(
-        self, batch: Batch, outcomes: Sequence[Outcome], began: float, forwarded: float
+        self, batch: Batch, outcomes: Sequence[Outcome | None], began: float, forwarded: float
     ) -> None:
         for session, chunk in zip(batch.running, batch.chunks, strict=True):
             session.sequence.table.extend(len(chunk.tokens))
@@ -113,15 +113,22 @@ class VerifierEngine:
         decided_s = time.monotonic() - forwarded
         size = (len(batch.running), batch.rows)
         for session, made in zip(batch.deciding, outcomes, strict=True):
+            if made is None:
+                log.error("logits after %d tokens aren't finite", session.committed_length)
+                self._end(session, "its logits aren't finite")
+                continue
             session.commit(made.accepted_length, made.next_token, decided_s, size, made.logprobs)
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
         self.telemetry.failed()
         for session in batch.running:
-            self._batcher.remove(session)
-            session.mailbox.post(ModelFailed(f"the target model failed: {type(cause).__name__}"))
+            self._end(session, type(cause).__name__)
         self._decisions.check()
+
+    def _end(self, session: Session, why: str) -> None:
+        self._batcher.remove(session)
+        session.mailbox.post(ModelFailed(f"the target model failed: {why}"))
 
     # --- called on the event loop -------------------------------------------------------------
 
