@@ -114,7 +114,7 @@ def _scans(device: torch.device, rows: int, budget: Budget) -> list[Row]:
             partial(
                 scan_rows[(chunks, rows)], x, VOCAB, VOCAB, x, kinds, scales, tops, blocks, sums,
                 maxima, ratios, chunks, CHUNK=chunk, BLOCK=BLOCK, HAS_MASK=False,
-                ONLY_ARGMAX=False, HAS_RATIOS=True, num_warps=warps,
+                ONLY_ARGMAX=False, HAS_RATIOS=True, INTERPRETED=False, num_warps=warps,
             )
             for x in sets
         ]  # fmt: skip

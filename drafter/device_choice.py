@@ -52,7 +52,7 @@ class _Launch:
 
     members: list[int]
     tokens: slice  # [members, 2]: draft id, noise id
-    tops: slice  # float32 [members]: -inf where nothing may come
+    tops: slice  # float32 [members]: not finite where nothing may come or logits aren't
     ids: slice  # [members, slots] of the law
     probs: slice  # float32 [members, slots]
 
@@ -201,7 +201,7 @@ class DeviceChoices:
             tokens = answers[each.tokens].reshape(count, 2)[:, 0].tolist()
             ids = answers[each.ids].reshape(count, -1)
             probs = answers[each.probs].view(np.float32).reshape(count, -1)
-            there = answers[each.tops].view(np.float32) > -np.inf
+            there = np.isfinite(answers[each.tops].view(np.float32))
             for place, index in enumerate(each.members):
                 draws, law = asked[index].draws, None
                 if not there[place]:

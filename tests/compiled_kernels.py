@@ -78,7 +78,7 @@ FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
 
 def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
     return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy,
-            "HAS_RATIOS": not greedy}  # fmt: skip
+            "HAS_RATIOS": not greedy, "INTERPRETED": False}  # fmt: skip
 
 
 def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
@@ -185,6 +185,7 @@ def compiled(case: Case, capability: int) -> dict[str, Any]:
         "registers": int(usage["REG"]),
         "shared": made.metadata.shared,
         "spilled": int(usage["LOCAL"]) + int(usage["STACK"]),
+        "nan_maxima": made.asm["ptx"].count("max.NaN.f32"),
         "wide_loads": len(re.findall(r"ld\.global[.\w]*\.v4\.b32", made.asm["ptx"])),
     }
 

@@ -129,6 +129,21 @@ def test_where_nothing_may_come_there_is_no_choice() -> None:
     assert made().choose(scores, asked) == [Choice(None)]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_choose_nothing_and_disturb_nobody(value: float) -> None:
+    scores = logits(3, len(QUESTIONS))
+    device = made()
+    expected = device.choose(scores, QUESTIONS)
+    for half in (0, 1):
+        wanted, broken = list(expected), scores.clone()
+        for place in range(half, len(QUESTIONS), 2):
+            broken[place, QUESTIONS[place].allowed.nonzero()[-1]] = value
+            wanted[place] = Choice(None)
+        assert device.choose(broken, QUESTIONS) == wanted
+    broken = torch.full_like(scores, value)
+    assert device.choose(broken, QUESTIONS) == [Choice(None)] * len(QUESTIONS)
+
+
 def test_a_step_that_finishes_nobody_launches_nothing() -> None:
     device = made()
     assert device.choose(torch.empty(0, WIDTH), []) == []

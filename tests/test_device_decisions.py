@@ -109,3 +109,52 @@ def test_more_adjusted_ids_than_there_was_room_for_get_more(
 
 def test_every_kernel_of_a_step_runs_once_at_start() -> None:
     made(torch.arange(VOCAB) != 3).warm_up()
+
+
+STRANGE = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize(("place", "value", "seed"), zip(range(3), STRANGE, (0, 4, 7), strict=True))
+def test_logits_that_are_no_numbers_end_their_own_session_only(
+    place: int, value: float, seed: int
+) -> None:
+    """One NaN or +inf in a row that a session comes to, or a row of -inf, under each rule."""
+    device = made()
+    sessions = asking_all(seed)
+    logits = logits_for(sessions, seed)
+    expected = device.decide(Batch([], sessions, sessions), logits)
+    ended = 0
+    for half in (0, 1):
+        wanted = list(expected)
+        broken = logits.clone()
+        rows = broken.split([len(session.draft) + 1 for session in sessions])
+        for index in range(half, len(sessions), 2):
+            was = expected[index]
+            assert was is not None
+            if place < len(rows[index]):
+                rows[index][place, slice(None) if value == -torch.inf else 3] = value
+                wanted[index] = None if place <= was.accepted_length else was
+        assert device.decide(Batch([], sessions, sessions), broken) == wanted
+        ended += wanted.count(None)
+    assert ended
+
+
+def test_greedy_sessions_without_numbers_end_alone() -> None:
+    device = made()
+    sessions = [asking(0, draft, [], 1) for draft in ([5, 6], [], [7])]
+    logits = logits_for(sessions, 5)
+    expected = device.decide(Batch([], sessions, sessions), logits)
+    for value in STRANGE:
+        broken = logits.clone()
+        broken[3, slice(None) if value == -torch.inf else 9] = value
+        outcomes = device.decide(Batch([], sessions, sessions), broken)
+        assert outcomes == [expected[0], None, expected[2]]
+
+
+@pytest.mark.parametrize(("kind", "token"), [(1, 4), (5, 5), (7, 9)])
+def test_an_adjusted_id_without_a_number_ends_its_session(kind: int, token: int) -> None:
+    """Penalised, biased, and not allowed to come yet."""
+    session = asking(kind, [], [4] * (kind == 1), 1)
+    logits = logits_for([session], 1)
+    logits[0, token] = float("nan")
+    assert made().decide(Batch([], [session], [session]), logits) == [None]

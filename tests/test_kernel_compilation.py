@@ -35,3 +35,4 @@ def test_kernels_compile_without_spills(capability: int) -> None:
 
     scans = [one for one in made if one["kernel"].startswith("scan")]
     assert scans and all(one["wide_loads"] >= 4 for one in scans)  # 16 bytes at a time
+    assert all(one["nan_maxima"] for one in scans), "a NaN shows in its row's maximum"

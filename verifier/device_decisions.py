@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from common.device_runtime import Runtime
+from common.kernels.row_top import NO_TOKEN
 from common.staging import Landing, Staging
 from common.types import TokenLogprobs
 from verifier.adjustments import adjust_rows
@@ -80,8 +81,11 @@ class DeviceDecisions:
         self.enter, self.check = runtime.enter, runtime.check
         self.lag_s = 0.0
 
-    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome]:
-        """One outcome per deciding session, in their order; logits: [logit rows, vocab]."""
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome | None]:
+        """One outcome per deciding session, in their order; logits: [logit rows, vocab].
+
+        None: logits that the session's decision rests on aren't finite.
+        """
         asked_at = time.monotonic()
         self._begun.record()
         sessions = batch.deciding
@@ -95,7 +99,7 @@ class DeviceDecisions:
         self.lag_s = max(0.0, time.monotonic() - asked_at - decide_s)
         told = self._logprobs(sessions, decided, logits)
         return [
-            Outcome(length, token, logprobs)
+            None if token == NO_TOKEN else Outcome(length, token, logprobs)
             for (length, token), logprobs in zip(decided, told, strict=True)
         ]
 
@@ -169,7 +173,7 @@ class DeviceDecisions:
             top = session.spec.sampling.logprobs
             run = [*session.draft[:accepted], token]
             made: tuple[TokenLogprobs, ...] = ()
-            if top is not None:
+            if top is not None and token != NO_TOKEN:
                 rows = logits[row : row + len(run)]
                 made = fetch_logprobs(rows, run, min(top, self._real_count), self._real)
             told.append(made)

@@ -7,6 +7,9 @@ many times that maximum's the block's whole mass is. The last two make filters c
 how many ids and how much mass lie under a value, so that the few blocks over it alone are read
 again (common/kernels/candidates.py). Chunks never depend on the batch, so neither does a sum.
 
+A chunk with a NaN has the maximum +inf: whoever takes the row's maximum learns that no law follows
+from it (common/kernels/row_top.py), without another look.
+
 Both services use this. Refuses to know sessions, rules, drafts and randomness.
 """
 
@@ -23,9 +26,15 @@ CHUNK = 8192  # ids per program: four 16-byte loads in flight per thread of 8 wa
 BLOCK = 64  # ids per block: 1/32 of a bf16 row is written back, for filtered rows only
 WARPS = 8
 
-# What a row asks for (int32 in `kinds`).
-UNUSED, ARGMAX, SAMPLED, FILTERED = 0, 1, 2, 3
+# What a row asks for (int32 in `kinds`). LAWLESS: what SAMPLED or FILTERED rows turn out to be.
+UNUSED, ARGMAX, SAMPLED, FILTERED, LAWLESS = 0, 1, 2, 3, 4
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
+
+
+@triton.jit
+def _maximum(a, b):
+    """NaN if either is: one instruction, as the maximum that skips them."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -79,6 +88,7 @@ def scan_rows(
     HAS_MASK: tl.constexpr,
     ONLY_ARGMAX: tl.constexpr,
     HAS_RATIOS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     chunk = tl.program_id(0)  # neighbours read neighbouring memory
     row = tl.program_id(1)
@@ -95,7 +105,11 @@ def scan_rows(
     if HAS_MASK:
         real = tl.load(exists + first + ids) != 0  # padded to whole chunks: no masks here either
         x = tl.where(real, x, float("-inf"))
-    highest = tl.max(x, 1)  # [BLOCKS]
+    if INTERPRETED:  # Triton's interpreter is fast at reductions that skip NaN only
+        highest = tl.max(tl.where(x == x, x, float("inf")), 1)  # [BLOCKS]
+    else:
+        highest = tl.reduce(x, 1, _maximum)
+    highest = tl.where(highest == highest, highest, float("inf"))
     top = tl.max(highest, 0)
     place = row * parts + chunk
     tl.store(tops + place, top)
@@ -117,39 +131,6 @@ def scan_rows(
                 tl.store(maxima + own, highest)
                 if HAS_RATIOS:
                     tl.store(ratios + own, ratio)
-
-
-@triton.jit
-def row_top(tops, row, stride, parts, PARTS: tl.constexpr):
-    """The maximum of the row's first `parts` parts, and all of their maxima."""
-    part = tl.arange(0, PARTS)
-    all_tops = tl.load(tops + row * stride + part, mask=part < parts, other=float("-inf"))
-    return tl.max(all_tops, 0), all_tops
-
-
-@triton.jit
-def row_argmax(
-    logits,
-    row,
-    row_stride,
-    width,
-    exists,
-    tops,
-    top_blocks,
-    stride,
-    chunks,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-):
-    """The lowest id that has the row's maximum, and that: only its block is read again."""
-    top, all_tops = row_top(tops, row, stride, chunks, PARTS)
-    part = tl.arange(0, PARTS)
-    blocks = tl.load(top_blocks + row * stride + part, mask=part < chunks, other=0x7FFFFFFF)
-    block = tl.min(tl.where(all_tops == top, blocks, 0x7FFFFFFF), 0)
-    ids = block * BLOCK + tl.arange(0, BLOCK)
-    x = logits_at(logits, row, row_stride, ids, ids < width, exists, HAS_MASK)
-    return tl.min(tl.where(x == top, ids, 0x7FFFFFFF), 0), top
 
 
 @dataclass(frozen=True)
@@ -237,5 +218,6 @@ def scan(
         HAS_MASK=real.mask is not None,
         ONLY_ARGMAX=kinds is None,
         HAS_RATIOS=into.ratios is not None,
+        INTERPRETED=triton.knobs.runtime.interpret,
         num_warps=warps,
     )

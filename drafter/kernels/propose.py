@@ -16,7 +16,8 @@ from torch import Tensor
 
 from common.kernels.candidates import LIMIT, collect, floor_for_count
 from common.kernels.order import rank_of, shift_for, value_of
-from common.kernels.scan import CHUNK, SAMPLED, row_argmax, row_top, scan
+from common.kernels.row_top import is_law, row_argmax, row_top
+from common.kernels.scan import CHUNK, SAMPLED, scan
 from common.kernels.threshold import threshold, weigh
 from common.rng_triton import COUPLED, PROPOSE, exponential
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
@@ -62,15 +63,19 @@ def propose(
     HAS_MASK: tl.constexpr,
     HAS_MAP: tl.constexpr,
 ):
-    """One program per row. Over LIMIT equal logits at the edge: the argmax alone."""
+    """One program per row. Over LIMIT equal logits at the edge: the argmax alone.
+
+    Of a row without a law, which `tops` tell, some id that exists and a q that means nothing.
+    """
     row = tl.program_id(0)
     token, top = row_argmax(
         logits, row, row_stride, width, exists, tops, top_blocks, chunks, chunks,
         PARTS, BLOCK, HAS_MASK,
     )  # fmt: skip
+    token = tl.maximum(token, 0)
     slots = tl.arange(0, N)
     count = row * 0 + LIMIT + 1
-    if tl.load(kinds + row) >= _SAMPLED:
+    if (tl.load(kinds + row) >= _SAMPLED) & is_law(top):
         scale = tl.load(scales + row)
         keep_k = tl.load(top_k + row)
         keep_k = tl.where(keep_k < width, tl.minimum(keep_k, _MOST), keep_k)
@@ -140,6 +145,7 @@ def propose(
             won = keys == tl.min(keys, 0)
             lowest = tl.min(tl.where(won, keyed, 0x7FFFFFFF), 0)
             token = tl.min(tl.where(won & (keyed == lowest), some, 0x7FFFFFFF), 0)
+    token = tl.where(token < width, token, 0)
     target_token = token
     if HAS_MAP:
         target_token = tl.load(targets + token)

@@ -75,6 +75,9 @@ def punch(
         if HAS_MASK:
             gone = gone | (tl.load(exists + token, mask=inside, other=1) == 0)
         x = tl.where(gone | (at >= end), float("-inf"), x)
+        # Taken out, it must still tell that the row has no law; see common/kernels/scan.py.
+        strange = inside & ((old != old) | (old == float("inf")))
+        x = tl.where(strange, float("inf"), x)
         tl.store(adjusted + at, x, mask=inside)
         tl.store(at_row + token, float("-inf"), mask=inside)
         part_top = tl.max(x, 0)

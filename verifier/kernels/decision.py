@@ -27,7 +27,7 @@ class Decisions:
     """One decision per session in a ragged batch."""
 
     accepted_lengths: Tensor  # int64 [sessions], 0 <= a <= k
-    next_tokens: Tensor  # int64 [sessions]
+    next_tokens: Tensor  # int64 [sessions]; kernels: NO_TOKEN where a row that counts has no law
 
 
 @dataclass(frozen=True)

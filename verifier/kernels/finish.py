@@ -8,10 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from common.kernels.row_top import NO_TOKEN, is_law
 from common.kernels.scan import ARGMAX
 from verifier.kernels.sessions import first_stop
 
-_ARGMAX = tl.constexpr(ARGMAX)
+_ARGMAX, _NO_TOKEN = tl.constexpr(ARGMAX), tl.constexpr(NO_TOKEN)
 _COUPLED = tl.constexpr(3)  # verifier.kernels.decision.Rule
 ROWS = tl.constexpr(8)
 _NONE = tl.constexpr(0x7FFFFFFF)
@@ -28,7 +29,9 @@ def finish_greedy(
     tops,  # float32 [rows, stride]
     top_blocks,
     stride,
-    decisions,  # int64 [sessions, 2], written: accepted length, next token; zeros without rows
+    # int64 [sessions, 2], written: accepted length, next token; zeros without rows. NO_TOKEN where
+    # the session's decision comes to a row without a law.
+    decisions,
     chunks,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -51,7 +54,8 @@ def finish_greedy(
         blocks = tl.load(top_blocks + place, mask=inside, other=_NONE)
         top = tl.max(all_tops, 1)  # [ROWS]
         block = tl.min(tl.where(all_tops == top[:, None], blocks, _NONE), 1)
-        block = tl.where(row < end, block, 0)
+        lawful = (row < end) & is_law(top)
+        block = tl.where(lawful, block, 0)
         ids = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
         inside = (row < end)[:, None] & (ids < width)
         at = logits + row.to(tl.int64)[:, None] * row_stride + ids
@@ -60,6 +64,7 @@ def finish_greedy(
             real = tl.load(exists + ids, mask=inside, other=0) != 0
             x = tl.where(real, x, float("-inf"))
         best = tl.min(tl.where(x == top[:, None], ids, _NONE), 1)  # [ROWS]
+        best = tl.where(lawful, best, _NO_TOKEN)
         draft = tl.load(draft_tokens + row, mask=row < end, other=0).to(tl.int32)
         stopped = (row < end) & ((row == end - 1) | (best != draft))
         first = tl.min(tl.where(stopped, row, _NONE), 0)
@@ -132,7 +137,11 @@ def _drawn(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl
 
 @triton.jit
 def _write(decisions, session, begin, end, stop, next_token):
-    """The pair as int64; a session without rows (a graph's spare place) decides nothing."""
+    """The pair as int64; a session without rows (a graph's spare place) decides nothing.
+
+    Nothing could be drawn where the row has no law.
+    """
+    next_token = tl.where(next_token == _NONE, _NO_TOKEN, next_token)
     accepted = tl.where(begin < end, stop - begin, 0)
     tl.store(decisions + session * 2, accepted.to(tl.int64))
     tl.store(decisions + session * 2 + 1, next_token.to(tl.int64))

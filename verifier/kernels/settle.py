@@ -10,13 +10,15 @@ import triton
 import triton.language as tl
 
 from common.kernels.order import rank_of
-from common.kernels.scan import ARGMAX, FILTERED, SAMPLED, row_argmax
+from common.kernels.row_top import NO_TOKEN, is_law, row_argmax
+from common.kernels.scan import ARGMAX, FILTERED, LAWLESS, SAMPLED
 from common.kernels.threshold import threshold
 from common.rng_triton import ACCEPT, uniform
 from verifier.kernels.adjust import value_at
 from verifier.kernels.flat import interval
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
+_LAWLESS, _NO_TOKEN = tl.constexpr(LAWLESS), tl.constexpr(NO_TOKEN)
 _REJECTION = tl.constexpr(2)  # verifier.kernels.decision.Rule
 
 
@@ -97,8 +99,11 @@ def settle(
                     pair = tl.load(top_blocks + row * parts + parts - 1)
                     lowest = tl.where(pair_top == highest, tl.minimum(pair, token), token)
                     token = tl.where(pair_top > highest, pair, lowest)
+                    token = tl.where(is_law(tl.maximum(pair_top, highest)), token, _NO_TOKEN)
                 tl.store(best + row, token)
                 tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
+            if kind == _LAWLESS:
+                tl.store(stops + row, 1)
             if kind == _FILTERED:
                 count = tl.load(candidates + row)
                 mine = count <= LIMIT
