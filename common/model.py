@@ -74,7 +74,7 @@ class PagedModel:
         self.kernels = not on_cpu if kernels is None else kernels
         self.runtime = runtime_of(self.device)
         self.runtime.enter()
-        self.dtype = dtype or (torch.float32 if on_cpu else torch.bfloat16)
+        self.dtype = dtype or _usual_dtype(self.device)
         self.config = model.config.get_text_config()
         self.eos_ids = eos_ids(model)
         if self.kernels:
@@ -131,7 +131,9 @@ class PagedModel:
         disable_progress_bar()  # a log is no terminal
         model = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype="auto",  # as stored; see __init__
+            # As stored, see __init__. Parts of a model that is spread are cut out as they are read,
+            # so that they may as well be read in their own dtype.
+            dtype=(dtype or _usual_dtype(torch.device(device))) if spread else "auto",
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -241,3 +243,7 @@ class PagedModel:
         )
         logits: Tensor = output.logits[0]  # [wanted, vocab]
         return logits
+
+
+def _usual_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" else torch.bfloat16

@@ -6,15 +6,18 @@ Knows how to ask model code by running one token. Refuses to know batches of rea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from common.attention import Batch
 from common.errors import UnsupportedModel
 from common.kv_store import LayerShape
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 class LayerRecorder:
@@ -79,10 +82,24 @@ def discover_layers(
     return recorder
 
 
-def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(device, dtype)
+def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
+    """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs.
+
+    Of a model spread over ranks some are DTensors, which are replaced: set their `data`, and the
+    wrapper has the new dtype while the part that it wraps keeps the old one.
+    """
+    replaced: dict[Tensor, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if not is_traceable_wrapper_subclass(parameter):
+                parameter.data = parameter.data.to(device, dtype)
+                continue
+            if parameter not in replaced:  # tied ones stay one
+                moved = parameter.detach().to(device, dtype)
+                replaced[parameter] = torch.nn.Parameter(moved, parameter.requires_grad)
+            module._parameters[name] = replaced[parameter]
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
     return model
