@@ -92,12 +92,12 @@ def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
 
 
 def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
-    fixed = {"LEVELS": 4, "CHUNKS": 32, "Q_PADDED": 64, "SHIFT": shift}
+    fixed = {"LEVELS": 4, "CHUNKS": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
 
 def _draw(flags: dict[str, bool]) -> dict[str, Any]:
-    return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, "Q_PADDED": 64, **flags}
+    return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, **flags}
 
 
 def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:

@@ -42,6 +42,23 @@ def test_a_session_of_64_drafts() -> None:
     assert agrees(Batch(logits, best, offsets, given, q))[0][0] > 10
 
 
+@pytest.mark.parametrize("entries", [1, 64, 65, 256])
+@pytest.mark.parametrize("law", [{}, {"top_k": 40}])
+def test_rows_of_q_of_any_length(entries: int, law: dict) -> None:
+    """Of one kernel's slice, and of several; over the vocabulary, and over candidates."""
+    torch.manual_seed(entries)
+    vocab, offsets = 4097, offsets_of([1] * 6)
+    logits = torch.randn(12, vocab) * 2
+    ids = torch.rand(12, vocab).topk(entries).indices
+    ids[:, -1] = logits.argmax(1)  # distinct: taken from the others
+    ids[:, :-1][ids[:, :-1] == ids[:, -1:]] = vocab - 1
+    q = (torch.rand(12, entries) + 0.01).softmax(1)
+    draft = ids.gather(1, torch.randint(entries, (12, 1)))[:, 0]
+    draft[::4] = ids[::4, -1]
+    given = sampling(6, vocab, rule=Rule.REJECTION, seed=list(range(6)), **law)
+    assert max(a for a, _ in agrees(Batch(logits, draft, offsets, given, SparseQ(ids.int(), q))))
+
+
 def test_everything_stands_or_nothing_does() -> None:
     vocab = 50
     offsets = offsets_of([3, 3, 3, 3])

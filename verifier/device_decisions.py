@@ -32,7 +32,6 @@ from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
-Q_SLOTS = 64  # at least, of a batch's q rows: kernels are compiled for few widths
 PAIRS_PER_ROW = 1024  # adjusted ids that there is room for at first
 
 
@@ -113,7 +112,7 @@ class DeviceDecisions:
             torch.tensor([Rule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
             off, off * 0, torch.tensor([0]), torch.tensor([0]),
         )  # fmt: skip
-        q = SparseQ(torch.zeros(1, Q_SLOTS).int(), torch.full((1, Q_SLOTS), 1 / Q_SLOTS))
+        q = SparseQ(torch.zeros(1, 1).int(), torch.ones(1, 1))
         nothing = torch.zeros(0)
         pairs = Adjustments(
             torch.tensor([0, 0]), nothing.int(), nothing, nothing.bool(), nothing.int(),
@@ -140,7 +139,7 @@ class DeviceDecisions:
         if all(session.takes_argmax for session in sessions) and not _adjusts(sessions[0]):
             return _Question(self._greedy, *rows, None, None, None)
         sampling = sampling_batch(sessions, self._vocab)
-        q = pack_q([(session.q, len(session.draft)) for session in sessions], Q_SLOTS)
+        q = pack_q([(session.q, len(session.draft)) for session in sessions])
         if not _adjusts(sessions[0]):
             return _Question(self._plain, *rows, sampling, q, None)
         histories = [(session.history, session.draft) for session in sessions]

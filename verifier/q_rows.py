@@ -66,15 +66,12 @@ def _check_row(name: str, row: SparseRow, token: int, vocab_size: int, max_entri
         )
 
 
-def pack_q(
-    sessions: Sequence[tuple[Sequence[SparseRow], int]], least_slots: int = 1
-) -> SparseQ | None:
+def pack_q(sessions: Sequence[tuple[Sequence[SparseRow], int]]) -> SparseQ | None:
     """Of each session its rows (none if it has no q) and its k: [k + 1 rows each, slots]; None if
-    no session has q. There are as many slots as the longest row needs, or `least_slots`."""
+    no session has q. There are as many slots as the longest row needs."""
     slots = max((len(row.ids) for rows, _ in sessions for row in rows), default=0)
     if slots == 0:
         return None
-    slots = max(slots, least_slots)
     height = sum(k + 1 for _, k in sessions)
     ids, probabilities = np.zeros((height, slots), np.int32), np.zeros((height, slots), np.float32)
     begin = 0

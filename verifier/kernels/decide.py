@@ -109,7 +109,7 @@ def decide(
     pair_offsets = adjustments.offsets if adjustments is not None else offsets
     pair_ids = adjustments.ids if adjustments is not None else work.ids
     flags = {"HAS_MASK": real.mask is not None, "HAS_PAIRS": has_pairs}
-    q_flags = {"Q_PADDED": triton.next_power_of_2(max(q_width, 1)), "HAS_Q": q is not None}
+    q_flags = {"HAS_Q": q is not None}
     chunks, flat_chunks = work.keys.shape[1], work.masses.shape[2]
     levels = work.masses.shape[1]
     shared: dict[str, Any] = {

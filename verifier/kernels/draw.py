@@ -16,7 +16,8 @@ from common.kernels.scan import logits_of_run
 from common.rng_triton import COUPLED, SAMPLE, exponential, run_exponential
 
 CHUNK = 4096  # ids per program
-_PART = tl.constexpr(256)
+Q_SLICE = 32  # entries of a row of q looked at at a time: its length compiles nothing; 64 spill
+_PART, _Q_SLICE = tl.constexpr(256), tl.constexpr(Q_SLICE)
 _NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
 _NO_MASS = tl.constexpr(2.0**-100)  # as in reference.py: below it a residual is rounding
@@ -52,7 +53,6 @@ def _offer(
     q_row,
     q_probs_row,
     q_count,
-    Q_PADDED: tl.constexpr,
     HAS_Q: tl.constexpr,
 ):
     """The least of _PART listed ids by the rule's own weights, and by p's."""
@@ -61,10 +61,12 @@ def _offer(
     plain_key, plain_token = _least(noise, share, mass, ids)
     own = tl.where(ids == excluded, 0.0, share)
     if HAS_Q and q_count > 0:
-        slot = tl.arange(0, Q_PADDED)
-        listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
-        probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
-        q = tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
+        q = own * 0.0
+        for first in range(0, q_count, _Q_SLICE):
+            slot = first + tl.arange(0, _Q_SLICE)
+            listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
+            probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
+            q += tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
         own = tl.maximum(own - q * mass, 0.0)
     key, token = _least(noise, own, mass, ids)
     return key, token, plain_key, plain_token
@@ -80,20 +82,20 @@ def _less_q(
     q_probs_row,
     q_count,
     CHUNK: tl.constexpr,
-    Q_PADDED: tl.constexpr,
 ):
     """Weights less q's. A chunk of a vocabulary holds few of its ids, which are taken in turn."""
-    slot = tl.arange(0, Q_PADDED)
-    listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
-    probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
-    near = (listed >= first) & (listed < first + CHUNK) & (probs > 0.0)
-    waiting = tl.where(near, listed, _NOBODY)
-    token = tl.min(waiting, 0)
-    while token != _NOBODY:
-        q = tl.sum(tl.where(near & (listed == token), probs, 0.0), 0)
-        own = tl.where(ids == token, tl.maximum(own - q * mass, 0.0), own)
-        waiting = tl.where(waiting == token, _NOBODY, waiting)
+    for start in range(0, q_count, _Q_SLICE):
+        slot = start + tl.arange(0, _Q_SLICE)
+        listed = tl.load(q_row + slot, mask=slot < q_count, other=-1)
+        probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
+        near = (listed >= first) & (listed < first + CHUNK) & (probs > 0.0)
+        waiting = tl.where(near, listed, _NOBODY)
         token = tl.min(waiting, 0)
+        while token != _NOBODY:
+            q = tl.sum(tl.where(near & (listed == token), probs, 0.0), 0)
+            own = tl.where(ids == token, tl.maximum(own - q * mass, 0.0), own)
+            waiting = tl.where(waiting == token, _NOBODY, waiting)
+            token = tl.min(waiting, 0)
     return own
 
 
@@ -130,7 +132,6 @@ def draw(
     sessions,
     LIMIT: tl.constexpr,
     CHUNK: tl.constexpr,
-    Q_PADDED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
@@ -176,7 +177,7 @@ def draw(
                 kept = inside & (y >= cut) & (tl.exp2((y - top) * scale) >= least)
                 a, a_token, b, b_token = _offer(
                     y, listed, kept, top, scale, mass, seed, position, purpose,
-                    excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
+                    excluded, q_row, q_probs_row, q_count, HAS_Q,
                 )  # fmt: skip
                 key, token = _sooner(key, token, a, a_token)
                 plain_key, plain_token = _sooner(plain_key, plain_token, b, b_token)
@@ -189,7 +190,7 @@ def draw(
             noise = run_exponential(seed, position, first, purpose, CHUNK)
             own = tl.where(some == excluded, 0.0, share)
             if HAS_Q and q_count > 0:
-                own = _less_q(own, some, first, mass, q_row, q_probs_row, q_count, CHUNK, Q_PADDED)
+                own = _less_q(own, some, first, mass, q_row, q_probs_row, q_count, CHUNK)
             key, token = _least(noise, own, mass, some)
             if key == float("inf"):  # else p's own least is never asked for
                 plain_key, plain_token = _least(noise, share, mass, some)
@@ -205,7 +206,7 @@ def draw(
                     kept = kept & (tl.exp2((y - top) * scale) >= least)
                     a, a_token, b, b_token = _offer(
                         y, listed, kept, top, scale, mass, seed, position, purpose,
-                        excluded, q_row, q_probs_row, q_count, Q_PADDED, HAS_Q,
+                        excluded, q_row, q_probs_row, q_count, HAS_Q,
                     )  # fmt: skip
                     key, token = _sooner(key, token, a, a_token)
                     plain_key, plain_token = _sooner(plain_key, plain_token, b, b_token)

@@ -15,10 +15,12 @@ from common.kernels.scan import ARGMAX, FILTERED, LAWLESS, SAMPLED
 from common.kernels.threshold import threshold
 from common.rng_triton import ACCEPT, uniform
 from verifier.kernels.adjust import value_at
+from verifier.kernels.draw import Q_SLICE
 from verifier.kernels.flat import interval
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 _LAWLESS, _NO_TOKEN = tl.constexpr(LAWLESS), tl.constexpr(NO_TOKEN)
+_Q_SLICE = tl.constexpr(Q_SLICE)
 _REJECTION = tl.constexpr(2)  # verifier.kernels.decision.Rule
 
 
@@ -67,7 +69,6 @@ def settle(
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
-    Q_PADDED: tl.constexpr,
     WHOLE: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_Q: tl.constexpr,
@@ -143,11 +144,14 @@ def settle(
             share = tl.exp2((x - top) * scale)
             p = tl.where((x >= cut) & (share >= least), share / mass, 0.0)
             if HAS_Q and tl.load(rule + session) == _REJECTION:
-                slot = tl.arange(0, Q_PADDED)
-                there = slot < q_width
-                same = tl.load(q_ids + row * q_width + slot, mask=there, other=-1) == draft
-                q = tl.load(q_probs + row * q_width + slot, mask=there & same, other=0.0)
-                p = p / tl.sum(q, 0)  # accept with probability min(1, p / q)
+                q = p * 0.0
+                for start in range(0, q_width, _Q_SLICE):
+                    slot = start + tl.arange(0, _Q_SLICE)
+                    there = slot < q_width
+                    same = tl.load(q_ids + row * q_width + slot, mask=there, other=-1) == draft
+                    some = tl.load(q_probs + row * q_width + slot, mask=there & same, other=0.0)
+                    q += tl.sum(some, 0)
+                p = p / q  # accept with probability min(1, p / q)
             offset = row - tl.load(session_offsets + session).to(tl.int32)
             position = tl.load(first_position + session).to(tl.int32) + offset
             u = uniform(tl.load(seed + session), position, ACCEPT)
