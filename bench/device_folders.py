@@ -1,8 +1,8 @@
 """Model folders without weights: a config of a real shape, and a tokenizer whose tokens are bytes.
 
 Knows what services look for in a folder. Refuses to know which models those are
-(bench/device_steps.py). The vocabulary is as wide as the model's and 256 ids exist: what is masked
-costs as much as what isn't. No id ends a text, so that every stream is as long as it shall be.
+(bench/device_steps.py). As many ids exist as in the published tokenizer, since kernels read no
+further than the last one. No id ends a text, so that every stream is as long as it shall be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from bench.device_steps import ModelShape
 
-IDS = 256  # that exist: 0 to 255
+IDS = 256  # of single bytes: 0 to 255
+REAL = 151_936  # that exist at most; models of one tokenizer pad it to different widths
 
 
 def make_folder(shape: ModelShape, folder: Path) -> Path:
@@ -24,9 +25,11 @@ def make_folder(shape: ModelShape, folder: Path) -> Path:
     config.architectures = ["Qwen2ForCausalLM"]
     config.eos_token_id = config.bos_token_id = config.pad_token_id = None
     config.save_pretrained(folder)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    # Nothing is split into the others, which are numbers in digits: there are no merges.
+    spelled = [*letters, *(str(place) for place in range(IDS, min(shape.vocab, REAL)))]
     tokenizer = Tokenizer(
-        models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[])
+        models.BPE(vocab={text: place for place, text in enumerate(spelled)}, merges=[])
     )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -30,6 +30,12 @@ CASES: dict[str, dict[str, Any]] = {
     "coupled top-k": {"rule": 3, "temperature": 0.8, "top_k": 50},
     "top-p, flat": {"rule": 1, "temperature": 1.0, "top_p": 0.95, "flat": True},
 }
+ADJUSTED: dict[str, dict[str, Any]] = {  # as CASES, with logits that change first: checked only
+    "greedy, adjusted": {"rule": 0, "pairs": 24},
+    "top-k top-p, q, adjusted": {"rule": 2, "temperature": 0.8, "top_k": 50, "top_p": 0.95,
+                                 "pairs": 24},
+    "coupled, adjusted": {"rule": 3, "temperature": 0.8, "pairs": 24},
+}  # fmt: skip
 MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most batches are
 
 
@@ -38,7 +44,7 @@ def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) ->
     from bench.decision_twin import sampling
     from verifier.kernels.decision import SparseQ
 
-    given = {name: value for name, value in case.items() if name != "flat"}
+    given = {name: value for name, value in case.items() if name not in ("flat", "pairs")}
     logits = logits_like(rows, vocab, device, bool(case.get("flat")))
     n = min(Q_WIDTH, vocab)
     scale = float(case.get("temperature", 1.0))
@@ -53,7 +59,31 @@ def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) ->
         "offsets": torch.arange(sessions + 1, device=device) * PER_SESSION,
         "sampling": sampling(sessions, vocab, str(device), seed=seeds, **given),
         "q": SparseQ(ids.to(torch.int32), q) if case.get("rule") == 2 else None,
+        "adjustments": _adjustments(ids, sessions, int(case.get("pairs", 0))),
     }
+
+
+def _adjustments(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
+    """Every kind of change, to as many of each row's likeliest ids. likely: int64 [rows, n]."""
+    from verifier.kernels.decision import Adjustments
+
+    if not pairs:
+        return None
+    rows, device = len(likely), likely.device
+    pairs = min(pairs, likely.shape[1])
+    n = rows * pairs
+    at = torch.arange(n, device=device)
+    return Adjustments(
+        offsets=torch.arange(rows + 1, device=device) * pairs,
+        ids=likely[:, :pairs].flatten().to(torch.int32),
+        bias=torch.randn(n, device=device) * (at % 3 == 0),
+        seen=at % 2 == 0,
+        count=(at % 4).to(torch.int32),
+        banned=at % 11 == 0,
+        repetition=torch.linspace(0.8, 1.6, sessions, device=device),
+        presence=torch.linspace(0, 1, sessions, device=device),
+        frequency=torch.linspace(0.5, 0, sessions, device=device),
+    )
 
 
 def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
@@ -61,8 +91,8 @@ def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
     from verifier.kernels.decide import decide
 
     decide(
-        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], None, work.allowed,
-        work=work,
+        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], one["adjustments"],
+        work.allowed, work=work,
     )  # fmt: skip
     decisions: torch.Tensor = work.decisions
     return decisions
@@ -83,12 +113,17 @@ def baseline(one: dict[str, Any], case: dict[str, Any], every_row: bool) -> torc
 
 
 def workspace(
-    rows: int, vocab: int, device: torch.device, greedy: bool, allowed: torch.Tensor | None = None
+    rows: int,
+    vocab: int,
+    device: torch.device,
+    greedy: bool,
+    allowed: torch.Tensor | None = None,
+    pairs: int = 0,
 ) -> Any:
     from verifier.kernels.decide import Workspace
 
     return Workspace.empty(
-        rows, rows // PER_SESSION, vocab, torch.bfloat16, device, allowed, greedy=greedy
+        rows, rows // PER_SESSION, vocab, torch.bfloat16, device, allowed, pairs * rows, greedy
     )
 
 
@@ -100,17 +135,19 @@ def check(
 
     checked: list[Row] = []
     for name in names:
-        case = CASES[name]
+        case = {**CASES, **ADJUSTED}[name]
         if not budget.allows(f"check of {name} at {rows} x {vocab}"):
             continue
         one = inputs(rows, vocab, device, case)
         allowed = torch.ones(vocab, dtype=torch.bool, device=device)
         allowed[vocab - vocab // 50 :] = False
-        work = workspace(rows, vocab, device, not case, allowed)
+        work = workspace(rows, vocab, device, not case, allowed, case.get("pairs", 0))
         work.decisions.fill_(-99)  # every place must be written
         got = [tuple(pair) for pair in ours(one, work).tolist()]
         s = one["sampling"] if case else _greedy(one["sampling"])
-        batch = Batch(one["logits"], one["draft"], one["offsets"], s, one["q"], None, allowed)
+        batch = Batch(
+            one["logits"], one["draft"], one["offsets"], s, one["q"], one["adjustments"], allowed
+        )
         want, margins = decide_plainly(batch)
         differ = [m for a, b, m in zip(got, want, margins, strict=True) if a != b]
         checked.append(

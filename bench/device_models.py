@@ -16,6 +16,7 @@ from bench.device_clock import wait
 from bench.device_steps import ModelShape, Steps
 from bench.device_table import Row
 from common.fused_layers import TILED_ROWS
+from common.linear import Packing
 from common.model import Chunk
 
 
@@ -25,11 +26,15 @@ def model_table(
     speed: float,
     budget: Budget,
     fuse: bool = True,
+    packing: Packing = "plain",
 ) -> Row:
-    """Steps of one model at every (sessions, rows, context), the first of them first."""
+    """Steps of one model at every (sessions, rows, context), the first of them first.
+
+    packing: as a service's setting `linear`.
+    """
     context = max(length for _, _, length in cases)
     begin = time.perf_counter()
-    steps = Steps(shape, max(sessions for sessions, _, _ in cases), context, fuse)
+    steps = Steps(shape, max(sessions for sessions, _, _ in cases), context, fuse, packing)
     wait()
     made = time.perf_counter()
     most = max(sessions * rows for sessions, rows, _ in cases)
@@ -57,6 +62,7 @@ def model_table(
     steps.at(context)
     return {
         "model": shape.name + ("" if fuse else ", transformers' own layers"),
+        "packing": packing,
         "made_s": made - begin,
         "recorded_steps": len(steps.model._graphs.sizes),
         "recorded_s": recorded - made,

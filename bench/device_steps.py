@@ -72,8 +72,9 @@ class Steps:
         fuse: bool = True,
         packing: Packing = "plain",
     ) -> None:
-        torch.manual_seed(0)
-        with torch.device(device()):
+        # The same weights each time; contexts, and whatever comes later, follow the run's seed.
+        with torch.random.fork_rng(), torch.device(device()):
+            torch.manual_seed(0)
             made = AutoModelForCausalLM.from_config(shape.config(), dtype=torch.bfloat16)
         self.model = PagedModel(
             made,

@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from bench import device, device_kernels
+from bench import device, device_drafts, device_kernels
 from bench.device_budget import Budget
-from bench.device_folders import IDS
+from bench.device_folders import IDS, make_folder
 from bench.device_script import Script, expected_length, stands
 from bench.device_stages import Bench
+from bench.device_steps import SHAPES, SMALL, Steps
 from bench.device_summary import summary
+from common.tokenizer import TokenizerFiles, Vocabulary
+from drafter.kernels.propose import propose_rows
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent
+ABOUT: dict[str, Any] = {"device": "none", "torch": "2", "seed": 1, "seconds": 1.0}
 
 
 @pytest.mark.long
@@ -48,6 +52,59 @@ def test_a_wrong_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = device_kernels.check(8, 50, CPU, Budget(60), ("greedy", "top-k top-p, q"))
     assert [row["check"] for row in rows] == ["greedy", "top-k top-p, q"]
     assert not any(row["right"] for row in rows)
+
+
+@pytest.mark.kernels
+def test_adjusted_decisions_are_checked_too() -> None:
+    torch.manual_seed(0)
+    rows = device_kernels.check(8, 50, CPU, Budget(60), tuple(device_kernels.ADJUSTED))
+    assert len(rows) == 3 and all(row["right"] for row in rows)
+
+
+@pytest.mark.kernels
+def test_draft_steps_are_checked_in_float64_and_what_is_wrong_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    (row,) = device_drafts.check_and_measure(CPU, [(2, 100)], 1.0, Budget(60))
+    assert (row["checked"], row["right"]) == (2, True)
+
+    def shifted(*given: Any) -> Any:
+        tokens, ids, probs = propose_rows(*given)
+        return tokens, ids, probs.roll(1, 1)
+
+    monkeypatch.setattr("drafter.kernels.propose.propose_rows", shifted)
+    (row,) = device_drafts.check_and_measure(CPU, [(2, 100)], 1.0, Budget(60))
+    assert not row["right"]
+
+
+@pytest.mark.kernels
+def test_a_model_is_the_same_each_time_and_leaves_the_runs_seed_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    weights = []
+    for seed in (5, 6):
+        torch.manual_seed(seed)
+        steps = Steps(SMALL[0], 1, 4)
+        weights.append(next(steps.model._model.parameters()).clone())
+        rest = torch.rand(3)
+    assert torch.equal(*weights)
+    assert not torch.equal(rest, expected)
+
+
+def test_a_folder_has_as_many_ids_as_the_published_tokenizer(tmp_path: Path) -> None:
+    shape = SHAPES[2]  # padded wider
+    files = TokenizerFiles.from_directory(make_folder(shape, tmp_path))
+    vocabulary = Vocabulary(files, shape.vocab, frozenset())
+    assert int(vocabulary.real.sum()) == 151_936 and vocabulary.real[:151_936].all()
+
+
+def test_what_is_asked_is_told_at_the_copy_bandwidth_too() -> None:
+    row = {"kernel": "greedy", "rows": 512, "vocab": 151_936, "us": 10, "reads": 1.1}
+    row |= {"torch_us": 90, "share_of_copy": 0.8}
+    told = summary({**ABOUT, "stages": {"decisions": {"decisions": [row], "left_out": []}}})
+    line = next(line for line in told if "the same, at the copy bandwidth" in line)
+    assert line.split()[-2:] == ["1.25", "yes"]
 
 
 def test_what_the_time_does_not_allow_is_left_out_and_named() -> None:
