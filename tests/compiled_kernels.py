@@ -152,6 +152,9 @@ CASES += [
 ]
 
 
+VARYING = {"rows", "sessions", "first_item", "first_row", "q_width"}  # from step to step
+
+
 def compiled(case: Case, capability: int) -> dict[str, Any]:
     """Compile one case and ask cuobjdump what it needs."""
     names = case.kernel.arg_names
@@ -185,6 +188,11 @@ def compiled(case: Case, capability: int) -> dict[str, Any]:
         "registers": int(usage["REG"]),
         "shared": made.metadata.shared,
         "spilled": int(usage["LOCAL"]) + int(usage["STACK"]),
+        "compiled_anew_for": [
+            each.name
+            for each in case.kernel.params
+            if each.name in VARYING and not each.do_not_specialize
+        ],
         "nan_maxima": made.asm["ptx"].count("max.NaN.f32"),
         "wide_loads": len(re.findall(r"ld\.global[.\w]*\.v4\.b32", made.asm["ptx"])),
     }

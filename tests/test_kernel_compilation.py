@@ -32,6 +32,8 @@ def test_kernels_compile_without_spills(capability: int) -> None:
     made = [json.loads(line) for line in done.stdout.splitlines()]
     assert made
     assert [one["kernel"] for one in made if one["spilled"]] == []
+    anew = {one["kernel"]: one["compiled_anew_for"] for one in made if one["compiled_anew_for"]}
+    assert not anew, "a batch's sizes would stop a service for a compilation"
 
     scans = [one for one in made if one["kernel"].startswith("scan")]
     assert scans and all(one["wide_loads"] >= 4 for one in scans)  # 16 bytes at a time

@@ -13,7 +13,7 @@ import triton.language as tl
 BLOCK_S = 8  # splits that one row adds up at a time
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_item", "first_row"])  # as attend_splits_kernel
 def merge_splits_kernel(
     out_ptr,  # [rows, KV_HEADS * GROUP, HEAD]
     partial_ptr,  # f32 [items, KV_HEADS, BLOCK_M, HEAD]

@@ -27,7 +27,7 @@ from common.kernels.tiles import ITEM_FIELDS, SPLIT_KEYS, Tiles
 # 1.4426950408889634 below is log2(e): powers of two are what the hardware computes.
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_item"])  # else compiled anew for 0, 1 and sixteens
 def attend_splits_kernel(
     partial_ptr,  # f32 [items, KV_HEADS, BLOCK_M, HEAD], not normalised
     maximum_ptr,  # f32 [items, KV_HEADS, BLOCK_M], in units of log2
