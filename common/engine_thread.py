@@ -95,8 +95,18 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def on_death(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called, on the engine's thread, should a step of ours raise."""
+        """Have `callback` called, on whichever thread notices first, should the engine die."""
         self._on_death = callback
+
+    def die(self, cause: Exception) -> None:
+        """End as if a step had raised `cause`; from any thread, even if a step never returns."""
+        # Streams that nobody serves would wait for ever while health says all is well, so the
+        # service is to end; whoever keeps it starts it again.
+        log.critical("the engine can't go on", exc_info=cause)
+        try:
+            self._on_death()
+        except RuntimeError:  # the loop is closed: the service has ended already
+            log.debug("the engine died after its event loop had closed")
 
     def start(self) -> None:
         self._thread.start()
@@ -142,14 +152,8 @@ class EngineThread:
             while self._drain(block=not busy):
                 self._busy_since = time.monotonic()
                 busy = self._step_and_send()
-        except Exception:
-            # Our own mistake. Streams that nobody serves would wait for ever while health says all
-            # is well, so the service is to end; whoever keeps it starts it again.
-            log.critical("the engine can't go on", exc_info=True)
-            try:
-                self._on_death()
-            except RuntimeError:  # the loop is closed: the service has ended already
-                log.debug("the engine died after its event loop had closed")
+        except Exception as cause:  # our own mistake
+            self.die(cause)
         finally:
             self._busy_since = None
             self._at_end()

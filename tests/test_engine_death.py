@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -12,7 +14,7 @@ from grpc import StatusCode
 
 from cli.main import main
 from common.engine_thread import EngineThread
-from common.errors import EngineDied
+from common.errors import EngineDied, RankLost
 from common.grpc_channel import open_channel
 from common.pb import verifier_pb2_grpc
 from common.types import OpenSession
@@ -22,6 +24,7 @@ from tests.fake_services import make_verifier
 from verifier import service
 from verifier.batcher import Batch, Batcher
 from verifier.config import VerifierConfig
+from verifier.ranks import END_S, watch
 
 
 def test_a_thread_that_dies_tells_once_and_one_that_is_stopped_doesnt() -> None:
@@ -42,6 +45,37 @@ def test_a_thread_that_dies_tells_once_and_one_that_is_stopped_doesnt() -> None:
     stopped.start()
     stopped.stop()
     assert not told.acquire(blocking=False)
+
+
+def test_a_rank_that_is_lost_ends_the_service_though_a_step_waits_for_it_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As NCCL does: the engine's thread never returns from a sum over ranks."""
+    told, entered, never = threading.Semaphore(0), threading.Event(), threading.Event()
+    ended: list[tuple[float, bool]] = []
+
+    def end(seconds: float, exit: bool) -> None:
+        ended.append((seconds, exit))
+
+    def sums() -> bool:
+        entered.set()
+        return never.wait() and False
+
+    monkeypatch.setattr("verifier.ranks.faulthandler.dump_traceback_later", end)
+    engine, _ = make_verifier(target_model("wide"), files("wide"))
+    monkeypatch.setattr(engine._thread, "_step", sums)
+    engine.on_death(told.release)
+    engine.start()
+    engine._thread.call(lambda: None)
+    assert entered.wait(10)
+    watched: list[Callable[[RankLost], None]] = []
+    watch(SimpleNamespace(watch=watched.append), engine)  # type: ignore[arg-type]
+    (lost,) = watched
+    lost(RankLost("rank 1 of 2 has died; its part of the model"))
+    assert told.acquire(blocking=False)
+    assert ended == [(END_S, True)]
+    never.set()
+    engine.stop()
 
 
 def test_a_loop_that_is_closed_takes_no_word() -> None:

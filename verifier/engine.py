@@ -78,6 +78,7 @@ class VerifierEngine:
         )
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
+        self.die_of = self._thread.die  # from any thread
 
     # --- the step -----------------------------------------------------------------------------
 
@@ -166,14 +167,6 @@ class VerifierEngine:
         """Free the session's pages before the next step. Must be called once per `open`."""
         self._open_sessions -= 1
         self._thread.call(lambda: self._batcher.remove(session))
-
-    def die_of(self, cause: Exception) -> None:
-        """End as if a step had raised `cause`; from any thread."""
-
-        def die() -> None:
-            raise cause
-
-        self._thread.call(die)
 
     @property
     def open_sessions(self) -> int:

@@ -7,6 +7,7 @@ Knows which rank does what, and whom a signal concerns. Refuses to know how a mo
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 
 from common.device import Device, choose_device
-from common.errors import ConfigError
+from common.errors import ConfigError, RankLost
 from common.model import PagedModel
 from common.ranks import Place, Ranks, torchrun_place
 from common.sharded_model import LeadingModel, follow, load_part
@@ -23,6 +24,8 @@ from verifier.config import VerifierConfig
 from verifier.engine import VerifierEngine
 
 log = logging.getLogger(__name__)
+
+END_S = 30.0  # that a service has to end in order after a rank was lost
 
 
 def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Device, Ranks | None]:
@@ -41,9 +44,19 @@ def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Devic
 
 
 def watch(ranks: Ranks | None, engine: VerifierEngine) -> None:
-    """Have the engine die, and the service end, with the first rank that is lost."""
+    """Have the engine die, and the service end, with the first rank that is lost.
+
+    At once, from the watching thread: the engine's own may be waiting for that rank in a sum, over
+    NCCL without end. A process that hasn't ended by then is ended, since such a wait can hold up
+    an orderly end too.
+    """
+
+    def end(cause: RankLost) -> None:
+        engine.die_of(cause)
+        faulthandler.dump_traceback_later(END_S, exit=True)
+
     if ranks is not None:
-        ranks.watch(engine.die_of)
+        ranks.watch(end)
 
 
 async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
