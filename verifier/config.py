@@ -30,7 +30,12 @@ class VerifierConfig(ServiceConfig):
     max_context_length: int = setting(
         8192, "Prompt plus output, in tokens; cut to what the model has.", minimum=2
     )
-    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=1)
+    max_batch_tokens: int | None = setting(
+        None,
+        "Rows in one forward pass; left out: 128 on the CPU and 512 on a GPU, or as many as a "
+        "proposal may have.",
+        minimum=1,
+    )
     kv_memory_mib: int | None = setting(
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
     )
@@ -65,8 +70,9 @@ class VerifierConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_batch_tokens <= self.max_draft_tokens:
+        rows = self.max_batch_tokens
+        if rows is not None and rows <= self.max_draft_tokens:
             raise ConfigError(
-                f"max_batch_tokens is {self.max_batch_tokens}; it must be more than "
+                f"max_batch_tokens is {rows}; it must be more than "
                 f"max_draft_tokens, which is {self.max_draft_tokens}: a proposal runs in one pass"
             )

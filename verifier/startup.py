@@ -27,7 +27,8 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
-    most_rows = min(config.max_batch_tokens, config.max_sessions * (config.max_draft_tokens + 1))
+    batch_rows = device.batch_rows(config.max_batch_tokens, config.max_draft_tokens + 1)
+    most_rows = min(batch_rows, config.max_sessions * (config.max_draft_tokens + 1))
     decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
     decisions.warm_up()
     pool = make_room(
@@ -36,14 +37,14 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         memory_mib=config.kv_memory_mib,
         max_sessions=config.max_sessions,
         context=context,
-        most_rows=config.max_batch_tokens,
+        most_rows=batch_rows,
         fraction=config.gpu_memory_fraction,
     )
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
         context,
-        config.max_batch_tokens,
+        batch_rows,
         config.max_q_entries,
     )
     engine = VerifierEngine(
