@@ -16,13 +16,23 @@ from common.metrics_registry import Registry
 class EngineTelemetry:
     """One engine's; the registry is its service's."""
 
-    def __init__(self, engine: str, pool: PagePool, waiting: Callable[[], int]) -> None:
-        """waiting: how many sessions have work that no finished pass has done."""
+    def __init__(
+        self,
+        engine: str,
+        pool: PagePool,
+        waiting: Callable[[], int],
+        unrecorded: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """waiting: how many sessions have work that no finished pass has done.
+
+        unrecorded: how many passes there were for which the model had no recorded step.
+        """
         self.registry = Registry(engine)
         self._seconds = self.registry.histogram(metrics.PASS_SECONDS)
         self._rows = self.registry.histogram(metrics.BATCH_ROWS)
         self._sessions = self.registry.histogram(metrics.BATCH_SESSIONS)
         self._failed = self.registry.counter(metrics.FAILED_PASSES)
+        self.registry.read(metrics.UNRECORDED_PASSES, lambda: {(): unrecorded()})
         self.registry.read(metrics.WAITING, lambda: {(): waiting()})
         self.registry.read(metrics.PREEMPTIONS, lambda: {(): pool.preemptions})
         self.registry.read(

@@ -111,6 +111,12 @@ FAILED_PASSES = _counter(
     "k = 0.",
     engine=ENGINE,
 )
+UNRECORDED_PASSES = _counter(
+    "crossdraft_engine_unrecorded_passes_total",
+    "Forward passes on a GPU that were larger than any recorded step, so that each of their "
+    "launches was called.",
+    engine=ENGINE,
+)
 WAITING = _gauge(
     "crossdraft_engine_waiting_sessions",
     "Sessions with work that isn't in a finished pass yet.",

@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from accelerate import init_empty_weights
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from common import attention
+from common import attention, model_discovery
 from common.attention_rows import row_batch
 from common.device_runtime import runtime_of
 from common.errors import UnsupportedModel
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv_store import KVStore
 from common.linear import Packing, pack_linears
-from common.model_discovery import discover_layers, eos_ids, move
 from common.ragged import Chunk, RaggedRows, flatten
 from common.row_invariance import rows_are_invariant
 
@@ -74,12 +72,12 @@ class PagedModel:
         self.kernels = not on_cpu if kernels is None else kernels
         self.runtime = runtime_of(self.device)
         self.runtime.enter()
-        self.dtype = dtype or _usual_dtype(self.device)
+        self.dtype = dtype or model_discovery.usual_dtype(self.device)
         self.config = model.config.get_text_config()
-        self.eos_ids = eos_ids(model)
+        self.eos_ids = model_discovery.eos_ids(model)
         if self.kernels:
             linears_row_invariant = False
-            self._model = move(model.eval(), self.device, self.dtype)
+            self._model = model_discovery.move(model.eval(), self.device, self.dtype)
         else:
             # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
             # whole model never stands in memory twice.
@@ -91,17 +89,18 @@ class PagedModel:
         except ValueError as cause:
             raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
         self.vocab_size = int(self.config.vocab_size)
-        self.max_context_length = int(getattr(self.config, "max_position_embeddings", 2**31))
+        self.max_context_length = model_discovery.longest_context(self.config)
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
         # none at all it would look into the positions, which takes time in every pass, and which a
         # recorded step can't wait for. A model that is about to be refused may want another one.
         no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
         self._no_mask = no_mask if self.kernels else None
-        recorder = discover_layers(self.config, self._run, self.device)
+        recorder = model_discovery.discover_layers(self.config, self._run, self.device)
         self._no_mask = no_mask
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
+        self.unrecorded_passes = 0  # larger than any recorded step
         self.fused = False
         if self.kernels:
             from common.attention_paged import PagedLayers
@@ -133,20 +132,15 @@ class PagedModel:
             folder,
             # As stored, see __init__. Parts of a model that is spread are cut out as they are read,
             # so that they may as well be read in their own dtype.
-            dtype=(dtype or _usual_dtype(torch.device(device))) if spread else "auto",
+            dtype=(dtype or model_discovery.usual_dtype(torch.device(device)))
+            if spread
+            else "auto",
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
             **spread,
         )
-        # What model code computes at construction (Gemma's embedding scale, say) was rounded to
-        # that dtype; take it from a float32 twin without weights.
-        with init_empty_weights(include_buffers=False):
-            twin = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
-        stored = set(model.state_dict())
-        for name, buffer in twin.named_buffers():
-            if name not in stored:
-                model.get_buffer(name).data = buffer
+        model_discovery.restore_buffers(model)
         return cls(model, packing, threads, device, dtype, fuse=not spread)
 
     def close(self) -> None:
@@ -183,6 +177,9 @@ class PagedModel:
         does nothing where rows attend without kernels.
         """
         if not self.kernels:
+            return
+        if model_discovery.follows_positions(self.config):
+            log.warning("steps are called, not replayed: rotary frequencies follow positions")
             return
         from common.attention_paged import StepBuffers
         from common.step_graphs import StepGraphs, step_sizes
@@ -221,8 +218,13 @@ class PagedModel:
         from common.attention_paged import place
 
         assert self._store is not None
-        if self._graphs is not None and (size := self._graphs.find(rows)) is not None:
-            return self._graphs.replay(size, rows)
+        if self._graphs is not None:
+            if (size := self._graphs.find(rows)) is not None:
+                return self._graphs.replay(size, rows)
+            if not self.unrecorded_passes:
+                counts = (rows.rows, len(rows.items))
+                log.warning("%d rows in %d items fit no recorded step; told once", *counts)
+            self.unrecorded_passes += 1
         return self._run_paged(place(rows, self._store, self._paged, self.device))
 
     def _run_paged(self, batch: PagedBatch) -> Tensor:
@@ -243,7 +245,3 @@ class PagedModel:
         )
         logits: Tensor = output.logits[0]  # [wanted, vocab]
         return logits
-
-
-def _usual_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "cpu" else torch.bfloat16

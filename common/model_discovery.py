@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.attention import Batch
 from common.errors import UnsupportedModel
@@ -82,6 +83,19 @@ def discover_layers(
     return recorder
 
 
+def restore_buffers(model: PreTrainedModel) -> None:
+    """In float32 again what model code computed at construction, as Gemma's embedding scale.
+
+    It was rounded to the dtype of the weights; it is taken from a twin without any.
+    """
+    with init_empty_weights(include_buffers=False):
+        twin = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
+    stored = set(model.state_dict())
+    for name, buffer in twin.named_buffers():
+        if name not in stored:
+            model.get_buffer(name).data = buffer
+
+
 def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs.
 
@@ -103,6 +117,39 @@ def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
     return model
+
+
+def follows_positions(config: Any) -> bool:
+    """Whether rotary frequencies are looked up by a batch's longest position, in each pass.
+
+    "dynamic" asks the device and waits for its answer; "longrope" did so in some versions of
+    transformers. A recorded step can do neither.
+    """
+    return bool(_rope_types(config) & {"dynamic", "longrope"})
+
+
+def longest_context(config: Any) -> int:
+    """Tokens that the model has positions for.
+
+    Beyond its original length "longrope" takes other frequencies for the whole batch as soon as
+    one sequence in it is so long: sessions would change each other's law, so it ends there.
+    """
+    longest = int(getattr(config, "max_position_embeddings", 2**31))
+    if "longrope" not in _rope_types(config):
+        return longest
+    original = (config.rope_parameters or {}).get("original_max_position_embeddings")
+    return min(longest, int(original or longest))
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Of all kinds of layers."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [parameters, *(each for each in parameters.values() if isinstance(each, dict))]
+    return {str(each["rope_type"]) for each in kinds if "rope_type" in each}
+
+
+def usual_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
 def eos_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -101,7 +101,9 @@ class DraftEngine:
         self._pass_s = 0.0  # the last forward pass
         self._steps = 0
         self._choices = HostChoices(bridge) if choices is None else choices
-        self.telemetry = EngineTelemetry("draft", pool, lambda: len(self._waiting))
+        self.telemetry = EngineTelemetry(
+            "draft", pool, lambda: len(self._waiting), lambda: model.unrecorded_passes
+        )
         self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s

@@ -65,6 +65,37 @@ def test_recorded_steps_have_the_values_of_unrecorded_ones() -> None:
         assert torch.allclose(value, wanted, atol=1e-5, rtol=0)
 
 
+def test_batches_that_fit_no_recorded_step_are_counted_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = PagedModel(random_model("llama"), kernels=True)
+    model.allocate(PAGES, PAGE_SIZE)
+    run(model, 4, [3, 1, 2])
+    assert model.unrecorded_passes == 0, "nothing is recorded yet"
+    model.record_steps(2, 64)
+    run(model, 4, [1, 1, 1])
+    fitting = model.unrecorded_passes
+    run(model, 4, [3, 1, 2])
+    assert model.unrecorded_passes > fitting
+    assert sum("fit no recorded step" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_frequencies_that_follow_positions_are_never_recorded(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    own = {"original_max_position_embeddings": 128, **factors} if kind == "longrope" else {}
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, **own}
+    model = PagedModel(random_model("llama", rope_parameters=rope), kernels=True)
+    assert model.max_context_length == (128 if kind == "longrope" else 512)
+    model.allocate(PAGES, PAGE_SIZE)
+    model.record_steps(8, 64)
+    assert model.recorded_sizes == 0 and "called, not replayed" in caplog.text
+    run(model, 4, [3, 1, 2])
+    assert model.unrecorded_passes == 0
+
+
 def test_recorded_sizes_cover_all_rows_and_the_longest_context() -> None:
     sizes = step_sizes(80, 10, 10_000)
     assert {size.rows for size in sizes} >= {1, 2, 4, 8, 16, 64, 80}

@@ -65,7 +65,9 @@ class VerifierEngine:
         self._model = model
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
-        self.telemetry = EngineTelemetry("target", pool, self._batcher.waiting)
+        self.telemetry = EngineTelemetry(
+            "target", pool, self._batcher.waiting, lambda: model.unrecorded_passes
+        )
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
         self._decisions = HostDecisions(real_ids) if decisions is None else decisions
