@@ -23,7 +23,7 @@ from tests.sampled_sessions import (
 )
 from tests.target_alone import bare_logits
 from tests.verifier_sessions import PROMPT, serving
-from verifier.logprobs import run_logprobs
+from verifier.logprobs import fetch_logprobs, run_logprobs
 
 
 @pytest.mark.parametrize("top", [0, 1, 5, 20])
@@ -109,3 +109,12 @@ def test_ids_that_do_not_exist_have_no_share_and_no_place() -> None:
     (told,) = run_logprobs(logits, [0], 20, real)
     assert told.top_ids == (1, 0)
     assert sum(torch.tensor(told.top_logprobs).exp().tolist()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("top", [0, 1, 7, 20])
+def test_a_device_tells_what_the_cpu_tells_of_equal_values_too(top: int) -> None:
+    logits = torch.randint(-3, 3, (4, 30), generator=torch.Generator().manual_seed(top)).bfloat16()
+    real = torch.arange(30) % 7 != 3
+    for ids in (None, real):
+        expected = run_logprobs(logits, [0, 1, 29, 8], top, ids)
+        assert fetch_logprobs(logits, [0, 1, 29, 8], top, ids) == expected
