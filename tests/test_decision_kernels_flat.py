@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from bench.decision_twin import Batch, sampling
+from common.kernels.row_top import NO_TOKEN
 from tests.decided import CPU, agrees, decided, mixed, offsets_of, pairs_of, some_q, workspace
 from verifier.kernels import reference
-from verifier.kernels.decide import Workspace, decide_greedy
+from verifier.kernels.decide import Workspace, decide, decide_greedy
 from verifier.kernels.decision import Adjustments, Rule
 
 pytestmark = pytest.mark.kernels
@@ -26,6 +29,21 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(law: dict
     work = workspace(batch)
     assert decided(batch, work) == agrees(batch)
     assert int(work.drawn[2]) == 3, "all rows were flat"
+
+
+def test_a_flat_row_without_a_law_decides_nothing_and_the_others_as_before() -> None:
+    torch.manual_seed(5)
+    vocab = 4097
+    logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
+    given = sampling(3, vocab, rule=Rule.NO_Q, top_p=0.9, seed=[1, 2, 3])
+    batch = Batch(logits, torch.zeros(3).long(), torch.arange(4), given)
+    expected = agrees(batch)
+    for value in (float("nan"), float("inf")):
+        broken = logits.clone()
+        broken[1, 4000] = value
+        work = workspace(replace(batch, logits=broken))
+        made = decide(broken, *list(vars(batch).values())[1:], work=work)
+        assert pairs_of(made) == [expected[0], (0, NO_TOKEN), expected[2]]
 
 
 @pytest.mark.parametrize(("dtype", "spread"), [(torch.float32, 0.5), (torch.bfloat16, 40.0)])

@@ -12,11 +12,10 @@ import triton.language as tl
 
 from common.kernels.candidates import collect, floor_for_count, floor_for_mass
 from common.kernels.order import rank_of
-from common.kernels.row_top import is_law, row_top
-from common.kernels.scan import FILTERED, LAWLESS, SAMPLED
+from common.kernels.row_top import row_top
+from common.kernels.scan import FILTERED, SAMPLED
 
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-_LAWLESS = tl.constexpr(LAWLESS)
 PART = tl.constexpr(256)
 _MOST_BLOCKS = tl.constexpr(256)  # read again by one program under top-p; more, and all take part
 
@@ -28,7 +27,7 @@ def narrow(
     width,
     exists,
     row_sessions,
-    kinds,  # LAWLESS is written where a row has no law: no candidates, and none of its numbers NaN
+    kinds,
     scales,
     tops,
     sums,
@@ -70,13 +69,8 @@ def narrow(
         part = tl.arange(0, PARTS)
         part_sums = tl.load(sums + row * stride + part, mask=part < parts, other=0.0)
         mass = tl.sum(part_sums * tl.exp2((all_tops - top) * scale), 0)
-        lawful = is_law(top)
-        kind = tl.where(lawful, kind, _LAWLESS)
-        tl.store(kinds + row, kind)
-        top = tl.where(lawful, top, 0.0)
-        mass = tl.where(lawful, mass, 1.0)
         floor = top * 0 + float("-inf")
-        count = tl.where(lawful, LIMIT + 1, 0)
+        count = row * 0 + LIMIT + 1
         if kind == _FILTERED:
             session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
             keep_k = tl.load(top_k + session)

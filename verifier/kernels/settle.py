@@ -33,7 +33,7 @@ def settle(
     draft_tokens,  # int64 [rows]
     session_offsets,  # int64 [sessions + 1]
     row_sessions,
-    kinds,
+    kinds,  # LAWLESS is written where a row has no law
     scales,
     tops,
     top_blocks,
@@ -88,6 +88,14 @@ def settle(
         is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
         draft = tl.load(draft_tokens + row).to(tl.int32)
         count = row * 0
+        if not WHOLE:  # flat rows come here first, too
+            lawful = (kind < _SAMPLED) | is_law(tl.load(row_values + row * 3))
+            if not lawful:  # no candidates, and no top of its own: nothing is drawn from it
+                kind = kind * 0 + _LAWLESS
+                tl.store(kinds + row, kind)
+                tl.store(candidates + row, 0)
+                tl.store(row_values + row * 3, 0.0)
+                tl.store(stops + row, 1)
         mine = (kind == _FILTERED) | (kind == _SAMPLED)
         if not WHOLE:
             if kind == _ARGMAX:
@@ -103,8 +111,6 @@ def settle(
                     token = tl.where(is_law(tl.maximum(pair_top, highest)), token, _NO_TOKEN)
                 tl.store(best + row, token)
                 tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
-            if kind == _LAWLESS:
-                tl.store(stops + row, 1)
             if kind == _FILTERED:
                 count = tl.load(candidates + row)
                 mine = count <= LIMIT
