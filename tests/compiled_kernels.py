@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -72,6 +73,8 @@ WIDE = ("row_stride",)
 
 PLAIN = {"HAS_MASK": False, "HAS_Q": True, "HAS_PAIRS": False}
 ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
+NO_Q = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
+ADJUSTED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
 PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
 FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
 
@@ -81,18 +84,29 @@ def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
             "HAS_RATIOS": not greedy, "INTERPRETED": False}  # fmt: skip
 
 
+def _levels(shift: int) -> int:
+    """As a workspace has them: adjusted values are float32, whatever the logits are."""
+    return flat.levels_for(torch.bfloat16 if shift else torch.float32)
+
+
 def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
-    fixed = {"LEVELS": 4, "PADDED": 4096, "SHIFT": shift}
+    fixed = {"LEVELS": _levels(shift), "PADDED": 4096, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": mask, "HAS_PAIRS": pairs}
 
 
 def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
-    fixed = {"LEVEL": level, "LEVELS": 4, "PADDED": 32, "CHUNK": flat.CHUNK, "SHIFT": shift}
+    fixed = {
+        "LEVEL": level,
+        "LEVELS": _levels(shift),
+        "PADDED": 32,
+        "CHUNK": flat.CHUNK,
+        "SHIFT": shift,
+    }
     return {**fixed, "HAS_MASK": flags, "HAS_PAIRS": flags}
 
 
 def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
-    fixed = {"LEVELS": 4, "CHUNKS": 32, "SHIFT": shift}
+    fixed = {"LEVELS": _levels(shift), "CHUNKS": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
 
@@ -137,6 +151,19 @@ CASES = [
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
     Case("propose, all", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
     Case("propose, coupled", propose.propose, STEPS, _propose(16, True, 256), WIDE, 16, 128),
+]
+for name, flags in (("no q", NO_Q), ("adjusted", ADJUSTED)):  # beside greedy; sessions with changes
+    shift = 16 if flags is NO_Q else 0
+    made = _settle(shift, False, flags), _settle(shift, True, flags), _draw(flags)
+    CASES += [
+        Case(f"settle, {name}", settle.settle, DECISION, made[0], WIDE, decide.SETTLE_WARPS, 128),
+        Case(f"whole, {name}", settle.settle, DECISION, made[1], WIDE, decide.WHOLE_WARPS, 128),
+        Case(f"draw, {name}", draw.draw, DECISION, made[2], WIDE, decide.DRAW_WARPS, 128),
+    ]
+_PAIRS = _narrow(0, False, True)
+CASES += [
+    Case("narrow, adjusted", narrow.narrow, DECISION, _PAIRS, WIDE, decide.NARROW_WARPS),
+    Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
 ]
 CASES += [
     Case(
@@ -206,16 +233,15 @@ def _usage(cubin: str) -> dict[str, str]:
     return dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
 
 
-def _needed(name: str, names: set[str]) -> bool:
-    """Elsewhere than on sm_90 one form of a kernel stands for those whose paths are all in it."""
-    return f"{name}, all" not in names and not name.endswith((", fp16", ", fp32"))
+def _needed(name: str) -> bool:
+    """Elsewhere than on sm_90 the forms that most services run: other dtypes stand aside."""
+    return not name.endswith((", fp16", ", fp32"))
 
 
 def main() -> None:
-    names = {case.name for case in CASES}
     for capability in map(int, sys.argv[1:]):
         for case in CASES:
-            if capability != 90 and not _needed(case.name, names):
+            if capability != 90 and not _needed(case.name):
                 continue
             print(json.dumps(compiled(case, capability)), flush=True)
 

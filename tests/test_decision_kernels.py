@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.decision_twin import Batch, sampling
-from tests.decided import agrees, decided, mixed, offsets_of
+from tests.decided import agrees, decided, mixed, offsets_of, some_q
 from verifier.kernels.decision import Adjustments, Rule, SamplingBatch, SparseQ
 
 pytestmark = pytest.mark.kernels
@@ -31,9 +31,10 @@ def test_ragged_sessions_each_by_its_own_rule_and_law(
     agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
 
 
-def test_a_session_of_64_drafts() -> None:
+@pytest.mark.parametrize("vocab", [100, 4097])
+def test_a_session_of_64_drafts(vocab: int) -> None:
     torch.manual_seed(2)
-    vocab, offsets = 100, offsets_of([64, 0])
+    offsets = offsets_of([64, 0])
     logits = torch.randn(66, vocab)
     best = logits.argmax(1)
     logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
@@ -107,6 +108,16 @@ def test_a_real_vocabulary_in_bfloat16(law: dict) -> None:
     draft = torch.tensor([140_000, 0])
     given = sampling(1, vocab, rule=Rule.NO_Q, **law)
     agrees(Batch(logits, draft, torch.tensor([0, 2]), given, None, None, allowed))
+
+
+@pytest.mark.parametrize("rule", [Rule.GREEDY, Rule.REJECTION, Rule.COUPLED])
+def test_a_real_vocabulary_under_every_other_rule(rule: Rule) -> None:
+    torch.manual_seed(7)
+    logits = (torch.randn(2, 151_936) * 2).to(torch.bfloat16)
+    draft = logits.argmax(1)
+    given = sampling(1, 151_936, rule=rule, top_p=0.9 if rule is Rule.REJECTION else 1.0)
+    batch = Batch(logits, draft, torch.tensor([0, 2]), given, some_q(logits, draft))
+    agrees(batch)
 
 
 def adjusted_batch(dtype: torch.dtype) -> Batch:

@@ -77,6 +77,7 @@ def added_up(ids: Tensor, probs: Tensor) -> dict[int, float]:
         (torch.float32, 4097, False),
         (torch.bfloat16, 4097, True),
         (torch.float16, 4097, False),
+        (torch.bfloat16, 151_936, True),
     ],
 )
 def test_q_is_the_masked_filtered_law_and_the_token_is_its_draw(
