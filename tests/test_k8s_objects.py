@@ -308,6 +308,17 @@ def with_tls(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
 
 
 @each
+def test_services_say_what_is_spoken_to_them(with_tls: list[Object], service: str) -> None:
+    """A gateway or mesh that takes TLS for cleartext HTTP/2 gets no call through."""
+    for objects, spoken in ((overlay("cpu"), "kubernetes.io/h2c"), (with_tls, "https")):
+        (port,) = find(objects, "Service", f"crossdraft-{service}")["spec"]["ports"]
+        assert port["appProtocol"] == spoken
+        kubernetes_validate.validate(
+            find(objects, "Service", f"crossdraft-{service}"), VERSIONS[0], strict=True
+        )
+
+
+@each
 def test_the_patches_for_certificates_set_settings_that_exist(
     with_tls: list[Object], service: str
 ) -> None:
