@@ -81,6 +81,11 @@ class DrafterConfig(ServiceConfig):
         "and never output. On a GPU the last two are one.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    draft_timeout_s: float = setting(
+        30.0,
+        "Seconds that a session waits for its draft; it goes on without the draft model then.",
+        minimum=0.01,
+    )
     verifier_timeout_s: float = setting(
         60.0,
         "Seconds to wait for a verifier, at start and when it is lost in mid-stream.",
