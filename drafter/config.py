@@ -88,7 +88,8 @@ class DrafterConfig(ServiceConfig):
     )
     verifier_timeout_s: float = setting(
         60.0,
-        "Seconds to wait for a verifier, at start and when it is lost in mid-stream.",
+        "Seconds to look for a verifier, at start and when it is lost in mid-stream or over its "
+        "prompt; a new request that finds none at all is told so after 5 s.",
         minimum=0,
     )
     round_timeout_s: float = setting(
@@ -98,7 +99,10 @@ class DrafterConfig(ServiceConfig):
         minimum=0.1,
     )
     open_timeout_s: float = setting(
-        600.0, "The same for a session's first round, which reads the prompt.", minimum=0.1
+        600.0,
+        "The same for the first round at a verifier, which reads the prompt, from when it has "
+        "answered that it is there.",
+        minimum=0.1,
     )
     max_prompt_bytes: int = setting(
         2**20, "Size of a prompt's or a conversation's text, in UTF-8.", minimum=1

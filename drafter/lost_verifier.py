@@ -16,6 +16,10 @@ class Lost(Exception):
     """The verifier is gone, or not what it was; another attempt may do better."""
 
 
+class Hung(Lost):
+    """The verifier was there, and took too long."""
+
+
 def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
     """Raise Lost unless this verdict can be the answer: a late one, say, is of another round."""
     if isinstance(content, OpenSession):
