@@ -8,27 +8,21 @@ services around them are what is measured.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 from bench import hardware, picture, results, tables
 from bench.load_report import PERCENTILES, Report, Spread, report
 from bench.load_streams import Load, Mix, run
-from cli.children import Child, free_addresses
+from bench.tiny_services import tiny_services
 from common import native
 
-START_S = 120.0
-ROWS = 4  # of each stream in one pass of a tiny model: a proposal of three tokens and one more
 WARM_UP = 0.2  # of a load's duration that its rates leave out
 SPREADS = {
     "first_token": "first token",
@@ -56,36 +50,6 @@ class Usage:
         own = os.times()
         found["clients"] = own.user + own.system + own.children_user + own.children_system
         return found
-
-
-@contextmanager
-def tiny_services(
-    console: Console, streams: int, options: list[str], threads: int
-) -> Iterator[tuple[str, dict[str, int]]]:
-    """(the drafter's address, process ids): both services around tiny models, until left."""
-    from bench.tiny import make_pair
-
-    verifier_address, drafter_address = free_addresses(2)
-    with tempfile.TemporaryDirectory(prefix="crossdraft-load-") as scratch, ExitStack() as stack:
-        target, draft = make_pair(Path(scratch))
-        sizes = ["--max-sessions", str(streams), "--threads", str(threads)]
-        sizes += ["--max-batch-tokens", str(max(64, ROWS * streams)), "--kv-memory-mib", "256"]
-        sizes += ["--log-level", "warning"]
-        logs = Path(scratch) / "logs"
-        verifier = Child(
-            ["verifier", "--model", str(target), *sizes], verifier_address, logs / "verifier.log"
-        )
-        drafter = Child(
-            ["drafter", "--model", str(draft), "--verifier", verifier_address, *sizes, *options],
-            drafter_address,
-            logs / "drafter.log",
-        )
-        for child in (verifier, drafter):
-            stack.enter_context(child)
-        for child in (verifier, drafter):
-            with console.status(f"the {child.name} starts"):
-                asyncio.run(child.wait_serving(START_S))
-        yield drafter_address, {child.name: child.pid for child in (verifier, drafter)}
 
 
 def measure(load: Load, processes: int, usage: Usage) -> tuple[Report, dict[str, float]]:
@@ -177,8 +141,9 @@ def main(
     with ExitStack() as stack:
         services: dict[str, int] = {}
         if address is None:
-            tiny = tiny_services(console, streams, list(drafter_option), threads)
-            address, services = stack.enter_context(tiny)
+            tiny = tiny_services(console, streams, threads, drafter_options=drafter_option)
+            made = stack.enter_context(tiny)
+            address, services = made.address, made.pids
         usage = Usage(services)
         run(Load(address, 2.0, mix, streams), 1)  # pays for what is made only once
         if loop != "open":

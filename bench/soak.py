@@ -1,47 +1,54 @@
-"""Mixed requests and cancels for as long as asked, and whether anything grows.
+"""`python -m bench.soak`: mixed requests and cancels for as long as asked, and whether anything
+grows: AL, memory, descriptors, pages.
 
-    python -m bench.soak --address 127.0.0.1:50052 --minutes 15 --watch PID --watch PID \
-        --metrics http://127.0.0.1:9100/metrics
-
-Knows: requests, processes by their ids, gauges by their names. Refuses to know models. Each line is
-one interval; at the end the last third is held against the middle one (the first warms up), and the
-exit status is 1 if memory or descriptors grew.
+Without --address on a pair of tiny random models that are made and served on the spot; with it, on
+any drafter, whose processes and metrics are named by --watch and --metrics. Knows requests,
+processes by their ids, services by their metrics. Refuses to know what is flat
+(bench/soak_verdicts.py). The exit status is 1 if something isn't.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import sys
 import time
-import urllib.request
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import click
 import grpc
-import psutil
+from rich.console import Console
+from rich.table import Table
 
+from bench import hardware, results, tables
 from bench.prompts import PROMPTS
+from bench.soak_verdicts import Interval, Verdict, acceptance, verdicts
+from bench.tiny_services import tiny_services
+from bench.watching import pages_in_use, pages_left, taken
 from cli.client import Client, Request
+from common import native
+from common.errors import IncompleteStream
 from common.sampling import SamplingParams
 
-MEMORY_GROWTH = 1.05  # allocators keep what they once had; more than this is a leak
-DESCRIPTOR_GROWTH = 4
-GAUGES = ("_pages", "_sessions", "_streams")  # ends of the names that are told
+GIVEN_UP = 0.2  # of the requests: half by a deadline, half by the client's going away
+AGAIN_S = 0.2  # what a client waits that was refused
+SETTLE_S = 10.0  # for what the last streams held to be given back
+THIRDS = 3
+BEFORE = "Minutes before those, of the same requests, which aren't judged."
 
 
-@dataclass
-class Counts:
-    """What became of the requests since the last line."""
+@dataclass(frozen=True)
+class Watched:
+    """What is looked at: process ids and metrics' addresses, by name."""
 
-    ended: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    rounds: int = 0
+    address: str
+    pids: dict[str, int]
+    metrics: dict[str, str]
 
 
 def request_of(choose: random.Random) -> Request:
@@ -64,116 +71,131 @@ def request_of(choose: random.Random) -> Request:
     )
 
 
-async def stream(client: Client, choose: random.Random, counts: Counts, until: float) -> None:
-    """Requests one after the other; every fifth is given up, some before their first token."""
-    while time.monotonic() < until:
-        timeout_s = choose.expovariate(2.0) if choose.random() < 0.2 else None
-        try:
-            output = await client.generate(request_of(choose), timeout_s=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            counts.ended[error.code().name] += 1
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                await asyncio.sleep(0.2)
-        else:
-            counts.ended["OK"] += 1
-            counts.tokens += output.statistics.output_tokens
-            counts.rounds += output.statistics.rounds
+async def one(client: Client, choose: random.Random, now: Callable[[], Interval]) -> None:
+    """One request, given up or not; counted in the interval in which it ends."""
+    limit_s = choose.expovariate(2.0) if choose.random() < GIVEN_UP else None
+    by_deadline = choose.random() < 0.5
+    try:
+        async with asyncio.timeout(None if by_deadline else limit_s):
+            output = await client.generate(
+                request_of(choose), timeout_s=limit_s if by_deadline else None
+            )
+    except TimeoutError:  # the call is cancelled
+        now().ended["CANCELLED"] += 1
+    except grpc.aio.AioRpcError as error:
+        now().ended[error.code().name] += 1
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            await asyncio.sleep(AGAIN_S)
+    except IncompleteStream:
+        now().ended["INCOMPLETE"] += 1
+    else:
+        now().ended["OK"] += 1
+        told = output.statistics
+        now().committed += round(told.mean_acceptance_length * told.rounds)
+        now().rounds += told.rounds
 
 
-def gauges(urls: list[str]) -> dict[str, float]:
-    """Pages, sessions and streams in use, as the services tell them."""
-    found: dict[str, float] = {}
-    for url in urls:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            for line in answer.read().decode().splitlines():
-                name = line.partition("{")[0].partition(" ")[0]
-                if not line.startswith("#") and name.endswith(GAUGES):
-                    found[line.rpartition(" ")[0]] = float(line.rpartition(" ")[2])
-    return found
+async def soak(
+    watched: Watched, streams: int, minutes: float, every_s: float
+) -> tuple[list[Interval], dict[str, int]]:
+    """(every interval, pages in use once all requests have ended)"""
+    intervals, now, began = list[Interval](), Interval(), time.monotonic()
+    until = began + 60 * minutes
 
-
-def processes(ids: list[int]) -> dict[str, dict[str, float]]:
-    told = {}
-    for each in map(psutil.Process, ids):
-        told[str(each.pid)] = {
-            "rss_mib": round(each.memory_info().rss / 2**20, 1),
-            "descriptors": each.num_fds(),
-            "threads": each.num_threads(),
-        }
-    return told
-
-
-async def soak(flags: argparse.Namespace) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    counts, began = Counts(), time.monotonic()
-    until = began + 60 * flags.minutes
-    async with Client(flags.address) as client:
-        streams = [
-            asyncio.create_task(stream(client, random.Random(index), counts, until))
-            for index in range(flags.streams)
-        ]
+    async def stream(client: Client, choose: random.Random) -> None:
         while time.monotonic() < until:
-            await asyncio.sleep(min(flags.every, max(0.0, until - time.monotonic())))
-            done = Counts(counts.ended.copy(), counts.tokens, counts.rounds)
-            counts.ended.clear()
-            counts.tokens = counts.rounds = 0
-            lines.append(await line(flags, began, done))
-        await asyncio.gather(*streams)
-    await asyncio.sleep(1)  # what the last streams held is given back
-    lines.append(await line(flags, began, counts))
-    return lines
+            await one(client, choose, lambda: now)
 
-
-async def line(flags: argparse.Namespace, began: float, counts: Counts) -> dict[str, Any]:
-    told = {
-        "minutes": round((time.monotonic() - began) / 60, 2),
-        "ended": dict(counts.ended),
-        "tokens_per_round": round(counts.tokens / counts.rounds, 3) if counts.rounds else None,
-        "processes": processes(flags.watch),
-        "gauges": await asyncio.to_thread(gauges, flags.metrics),
-    }
-    print(json.dumps(told), flush=True)
-    return told
-
-
-def grown(lines: list[dict[str, Any]]) -> list[str]:
-    """What grew from the middle third to the last."""
-    third = len(lines) // 3
-    if third == 0:
-        return []
-    found = []
-    for pid in lines[-1]["processes"]:
-        middle, last = [
-            {
-                name: median(each["processes"][pid][name] for each in part)
-                for name in ("rss_mib", "descriptors")
-            }
-            for part in (lines[third : 2 * third], lines[2 * third :])
+    async with Client(watched.address) as client:
+        await client.pair()  # connected before the first interval begins
+        running = [
+            asyncio.create_task(stream(client, random.Random(index))) for index in range(streams)
         ]
-        if last["rss_mib"] > MEMORY_GROWTH * middle["rss_mib"]:
-            found.append(f"memory of {pid}: {middle['rss_mib']} to {last['rss_mib']} MiB")
-        if last["descriptors"] > middle["descriptors"] + DESCRIPTOR_GROWTH:
-            found.append(f"descriptors of {pid}: {middle['descriptors']} to {last['descriptors']}")
-    return found
+        while (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(every_s, left_s))
+            ending, now = now, Interval()
+            ending.minutes = round((time.monotonic() - began) / 60, 2)
+            ending.taken = {name: taken(pid) for name, pid in watched.pids.items()}
+            ending.pages = await pages_in_use(watched.metrics)
+            intervals.append(ending)
+            print(json.dumps(as_json(ending)), flush=True)
+        now = intervals[-1]  # for those that are still running
+        await asyncio.gather(*running)
+    return intervals, await pages_left(watched.metrics, SETTLE_S)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Mixed load, and whether anything grows.")
-    parser.add_argument("--address", default="127.0.0.1:50052", help="where the drafter listens")
-    parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--streams", type=int, default=8, help="requests at once")
-    parser.add_argument("--every", type=float, default=10.0, help="seconds in an interval")
-    parser.add_argument("--watch", type=int, action="append", default=[], help="a process' id")
-    parser.add_argument("--metrics", action="append", default=[], help="a Prometheus URL")
-    parser.add_argument("--out", type=Path, help="JSON file for all lines")
-    flags = parser.parse_args()
-    lines = asyncio.run(soak(flags))
-    if flags.out is not None:
-        flags.out.write_text(json.dumps(lines, indent=1))
-    found = grown(lines)
-    print("\n".join(found) or "nothing grew", file=sys.stderr)
-    return bool(found)
+def as_json(interval: Interval) -> dict[str, Any]:
+    al = acceptance([interval])
+    processes = {name: vars(each) for name, each in interval.taken.items()}
+    return {**vars(interval), "taken": processes, "al": None if al is None else round(al, 3)}
+
+
+def shown(found: list[Verdict], title: str, caption: str) -> Table:
+    made = tables.table(title, ["", "first third", "last third", "verdict"], caption)
+    for each in found:
+        made.add_row(each.quantity, each.first, each.last, "holds" if each.flat else "DOES NOT")
+    return made
+
+
+def started(stack: ExitStack, console: Console, streams: int, threads: int) -> Watched:
+    """The tiny pair. A stream that was given up has its place a little longer."""
+    services = stack.enter_context(tiny_services(console, 2 * streams, threads))
+    metrics = {each.name: each.metrics for each in services.all}
+    return Watched(services.address, services.pids, metrics)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--address", help="A drafter; left out: a pair of tiny models, made here.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=15.0, show_default=True)
+@click.option("--warm-up", type=click.FloatRange(0), default=1.0, show_default=True, help=BEFORE)
+@click.option("--streams", type=click.IntRange(1), default=8, show_default=True, help="At a time.")
+@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="s.")
+@click.option("--watch", type=int, multiple=True, help="A process' id, with --address.")
+@click.option("--metrics", multiple=True, help="A service's metrics URL, with --address.")
+@click.option("--threads", type=int, default=1, show_default=True, help="Of each tiny model.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
+def main(
+    address: str | None,
+    minutes: float,
+    warm_up: float,
+    streams: int,
+    every: float,
+    watch: tuple[int, ...],
+    metrics: tuple[str, ...],
+    threads: int,
+    out: Path | None,
+) -> None:
+    """Mixed requests and cancels, and whether AL, memory, descriptors and pages stay flat."""
+    if 60 * minutes < THIRDS * every:
+        raise click.UsageError(f"--minutes has room for {THIRDS} intervals of --every seconds")
+    if address is None and (watch or metrics):
+        raise click.UsageError("--watch and --metrics go with --address")
+    settings = dict(click.get_current_context().params)
+    native.settle()
+    console, machine = tables.console(), hardware.describe()
+    with ExitStack() as stack:
+        if address is None:
+            watched = started(stack, console, streams, threads)
+        else:
+            watched = Watched(
+                address, {str(pid): pid for pid in watch}, {url: url for url in metrics}
+            )
+        intervals, left = asyncio.run(soak(watched, streams, warm_up + minutes, every))
+    found = verdicts([each for each in intervals if each.minutes > warm_up], left)
+    caption = f"{hardware.caption(machine)}; load average before: {machine['load_at_start']}"
+    console.print(shown(found, f"{streams} streams, {minutes:g} minutes", caption))
+    folder = results.folder(out, "soak")
+    told = [asdict(each) for each in found]
+    results.write(
+        folder / "soak.json",
+        machine,
+        settings,
+        verdicts=told,
+        intervals=[as_json(each) for each in intervals],
+    )
+    console.print(f"[dim]results in {folder}[/dim]")
+    sys.exit(not all(each.flat for each in found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -74,6 +74,12 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        """As the machine's going away would: no word to anybody. May be entered again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     @property
     def pid(self) -> int:
         assert self._process is not None

@@ -71,8 +71,8 @@ from common.types import AcceptanceRule, BridgeMode
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="When the drafter is lost or full, ask again for so long; the text goes on where it "
-    "stopped.",
+    help="When the drafter is lost or full, ask again for so long from then on; the text goes on "
+    "where it stopped.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end, and nothing else."

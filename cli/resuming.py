@@ -16,11 +16,9 @@ import grpc
 from cli.client import Client, Request
 from cli.output import Output, Piece
 from common.errors import IncompleteStream
-from common.grpc_errors import ERROR_KEY
+from common.grpc_errors import broken_off
 
 PAUSE_S = 0.2  # before the next attempt, where nobody said how long to wait
-# What gRPC itself makes of a broken connection; a service's own error carries its class's name.
-_BROKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 
 async def generate_resuming(
@@ -31,17 +29,18 @@ async def generate_resuming(
     timeout_s: float | None = None,
     on_pause: Callable[[grpc.aio.AioRpcError | IncompleteStream], None] = lambda error: None,
 ) -> Output:
-    """As Client.generate; what breaks off is taken up again until nothing came for `patience_s`.
+    """As Client.generate; what breaks off is taken up again, for `patience_s` after each loss.
 
     timeout_s is for all attempts together.
     Greedily or with a seed, the output is that of one undisturbed stream.
     """
     so_far: list[Piece] = []
-    began = heard = time.monotonic()
+    began = time.monotonic()
+    lost_at: float | None = None  # when it broke off, until something comes again
 
     def receive(piece: Piece) -> None:
-        nonlocal heard
-        heard = time.monotonic()
+        nonlocal lost_at
+        lost_at = None
         so_far.append(piece)
         on_piece(piece)
 
@@ -53,8 +52,9 @@ async def generate_resuming(
         try:
             output = await client.generate(resumed, receive, left_s)
         except (grpc.aio.AioRpcError, IncompleteStream) as error:
-            pause_s = pause(error)
-            if pause_s is None or time.monotonic() - heard + pause_s > patience_s:
+            now, pause_s = time.monotonic(), pause(error)
+            lost_at = now if lost_at is None else lost_at
+            if pause_s is None or now - lost_at + pause_s > patience_s:
                 raise
             on_pause(error)
             await asyncio.sleep(pause_s)
@@ -67,11 +67,9 @@ def pause(error: grpc.aio.AioRpcError | IncompleteStream) -> float | None:
     if isinstance(error, IncompleteStream):
         return PAUSE_S
     details = dict(error.trailing_metadata() or ())
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
-        return PAUSE_S
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "retry_ms" in details:
         return int(details["retry_ms"]) / 1000
-    return PAUSE_S if error.code() in _BROKEN and ERROR_KEY not in details else None
+    return PAUSE_S if broken_off(error) else None
 
 
 def _joined(before: list[Piece], output: Output) -> Output:

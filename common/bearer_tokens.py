@@ -22,6 +22,8 @@ MIN_LENGTH = 16  # characters; shorter ones can be guessed
 HEADER = "authorization"
 SCHEME = "Bearer "
 
+Stamp = tuple[int, int, int]  # inode, size, time
+
 
 class BearerTokens:
     """The tokens of one file. Empty lines, and those that begin with #, hold none."""
@@ -29,7 +31,7 @@ class BearerTokens:
     def __init__(self, path: str) -> None:
         """Raises ConfigError if the file can't be read, is empty, or holds what is no token."""
         self._path = Path(path)
-        self._seen = self._stamp()
+        self._seen = self._failed = self._stamp()  # the file that was read, and tried, last
         self._digests = self._read()
         if not self._digests:
             raise ConfigError(f"{path} holds no token; it must hold at least one")
@@ -51,22 +53,30 @@ class BearerTokens:
             raise Unauthenticated(f"metadata {HEADER} holds a token that isn't known here")
 
     def _renew(self) -> None:
+        """Read the file if it isn't what was read last; one that can't be read is tried again.
+
+        Not only after a change: what keeps it from being read may be its rights, or its folder's.
+        """
+        stamp = self._stamp()
+        if stamp == self._seen:
+            self._failed = stamp
+            return
         try:
-            stamp = self._stamp()
-            if stamp == self._seen:
-                return
-            self._seen = stamp
             self._digests = self._read()
         except ConfigError as cause:
-            log.warning("tokens stay as they were: %s", cause)
+            if stamp != self._failed:
+                log.warning("tokens stay as they were: %s", cause)
+            self._failed = stamp
         else:
+            self._seen = self._failed = stamp
             log.info("%d tokens read from %s", len(self._digests), self._path)
 
-    def _stamp(self) -> tuple[int, int, int]:
+    def _stamp(self) -> Stamp | None:
+        """Changes with the file; None where there is none to be seen."""
         try:
             status = os.stat(self._path)
-        except OSError as cause:
-            raise ConfigError(f"can't read {self._path}: {cause.strerror}") from cause
+        except OSError:
+            return None
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _read(self) -> tuple[bytes, ...]:

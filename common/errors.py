@@ -7,9 +7,11 @@ Our own mistakes are asserts, never one of these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import grpc
+
+_NAME_SHOWN = 100  # characters of a name that somebody without a token may have sent
 
 
 class CrossdraftError(Exception):
@@ -29,6 +31,16 @@ class InvalidField(CrossdraftError):
 
     def __init__(self, field: str, value: object, limit: str) -> None:
         super().__init__(f"{field} is {value}; it must be {limit}", field=field)
+
+
+class UnknownHealthName(InvalidField):
+    """Health is asked of what isn't here. The status is the one that health's protocol wants."""
+
+    status = grpc.StatusCode.NOT_FOUND
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        told = repr(name[:_NAME_SHOWN]) + "…" * (len(name) > _NAME_SHOWN)  # it goes into the log
+        super().__init__("service", told, f"one of {', '.join(map(repr, known))}")
 
 
 class UnfitRule(InvalidField):

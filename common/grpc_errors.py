@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # Trailing metadata: the name of the error's class. A broken transport's status comes without it.
 ERROR_KEY = "error"
+# What gRPC itself makes of a broken transport, beside UNAVAILABLE.
+_TRANSPORT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 LAST_STATUS_S = 0.5  # for the status of a call that has just ended to leave
 UNEXPECTED = "Unexpected"  # its value for our own mistakes
 MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
@@ -119,6 +121,16 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
                         raise _Unread from cause
 
         return write_all
+
+
+def broken_off(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a call ended with its connection or its service: another attempt may do better.
+
+    What else it ended with is the service's own word, which the same request would hear again.
+    """
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return True
+    return error.code() in _TRANSPORT and ERROR_KEY not in dict(error.trailing_metadata() or ())
 
 
 async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> None:

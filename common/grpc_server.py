@@ -91,19 +91,22 @@ class GrpcServer:
         )
         for service in self._services:
             service.register(service.servicer, server)
-        await self.health.add_to(server)
+        self.health.add_to(server)
         if settings.reflection:
             self._add_reflection(server)
         port = _bind(server, settings)
         if settings.health_listen is not None:
-            await self.health.open(settings.health_listen)
+            await self.health.open(settings.health_listen, [self._errors])
         await server.start()
         self._server = server
         return port
 
     async def set_serving(self, serving: bool) -> None:
-        """Whether calls are welcome: what health says of the whole and of each service."""
-        await self.health.set_serving(serving)
+        """Whether calls are welcome: what health says of the whole and of each service.
+
+        Waits for no watcher, so that none can hold up the end.
+        """
+        self.health.set_serving(serving)
 
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
         """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.

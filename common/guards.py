@@ -1,6 +1,8 @@
-"""What every call passes before its handler, but for health: its token, and its peer's share.
+"""What every call passes before its handler: its token, and its peer's share.
 
-Knows: which guards a service's settings ask for. Refuses to know how they judge
+Health needs no token, and what it is asked once is never refused: probes come from anywhere. Those
+who watch it stay, so that they have a share of their own, beside that of calls. Knows: which guards
+a service's settings ask for. Refuses to know how they judge
 (common/bearer_tokens.py, common/peer_limit.py).
 """
 
@@ -15,10 +17,11 @@ from common.grpc_errors import Guard
 from common.peer_limit import PeerLimit
 
 HEALTH = "/grpc.health."
+WATCH = "/grpc.health.v1.Health/Watch"
 
 
 def guards(bearer_tokens: str | None, streams_per_peer: int | None) -> list[Guard]:
-    """bearer_tokens: their file. Health stays open to whoever probes it."""
+    """bearer_tokens: their file. streams_per_peer: also so many watches of health."""
     made: list[Guard] = []
     if bearer_tokens is not None:
         tokens = BearerTokens(bearer_tokens)
@@ -32,12 +35,15 @@ def guards(bearer_tokens: str | None, streams_per_peer: int | None) -> list[Guar
 
         made.append(authenticated)
     if streams_per_peer is not None:
-        limit = PeerLimit(streams_per_peer)
+        calls = PeerLimit(streams_per_peer)
+        watches = PeerLimit(streams_per_peer, "watches of health")
 
         def counted(
             method: str, context: grpc.aio.ServicerContext
         ) -> AbstractContextManager[object]:
-            return nullcontext() if method.startswith(HEALTH) else limit.taking(context.peer())
+            if method == WATCH:
+                return watches.taking(context.peer())
+            return nullcontext() if method.startswith(HEALTH) else calls.taking(context.peer())
 
         made.append(counted)
     return made

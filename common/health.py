@@ -5,8 +5,8 @@ readiness     the same, under the name that a probe asks for.
 liveness      the engine's step in progress returns in time; a process that says no won't recover.
 
 Knows: names, and that an engine whose step hangs is neither alive nor ready. A process whose event
-loop hangs answers nobody, which says it too. Refuses to know: what a step does, and when calls are
-welcome (common/engine_server.py).
+loop hangs answers nobody, which says it too. Refuses to know: what a step does, when calls are
+welcome (common/engine_server.py), and how it is told (common/health_servicer.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import logging
 from collections.abc import Callable, Sequence
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from common.errors import ConfigError
 from common.grpc_channel import server_options
+from common.health_servicer import HealthServicer, Status
 
 log = logging.getLogger(__name__)
 
@@ -35,20 +36,25 @@ class Health:
 
     def __init__(self, services: Sequence[str]) -> None:
         """services: full names. Alive and not serving, to begin with."""
-        self._servicer = health.aio.HealthServicer()
+        self._servicer = HealthServicer()
         self._ready_names = ("", READINESS, *services)
         self._serving = False
         self._alive = True
         self._own_server: grpc.aio.Server | None = None
+        self._tell()
 
-    async def add_to(self, server: grpc.aio.Server) -> None:
+    def add_to(self, server: grpc.aio.Server) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
-        await self._tell()
 
-    async def open(self, listen: str) -> int:
-        """Answer on a port of its own, without TLS, for probes that know none. Returns the port."""
-        server = grpc.aio.server(options=server_options(MESSAGE_BYTES))
-        await self.add_to(server)
+    async def open(
+        self, listen: str, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    ) -> int:
+        """Answer on a port of its own, without TLS, for probes that know none. Returns the port.
+
+        Raises ConfigError.
+        """
+        server = grpc.aio.server(interceptors=interceptors, options=server_options(MESSAGE_BYTES))
+        self.add_to(server)
         try:
             port = server.add_insecure_port(listen)
         except RuntimeError as cause:
@@ -65,10 +71,10 @@ class Health:
             await self._own_server.stop(None)
             self._own_server = None
 
-    async def set_serving(self, serving: bool) -> None:
+    def set_serving(self, serving: bool) -> None:
         """Whether calls are welcome."""
         self._serving = serving
-        await self._tell()
+        self._tell()
 
     async def watch(
         self, busy_s: Callable[[], float], stall_s: float, every_s: float = LOOK_EVERY_S
@@ -82,14 +88,15 @@ class Health:
                     log.warning("the step that had hung has returned")
                 else:
                     log.critical("a step of the engine hasn't returned for %.0f s", busy_s())
-                await self._tell()
+                self._tell()
             await asyncio.sleep(every_s)
 
-    async def _tell(self) -> None:
-        await self._servicer.set(LIVENESS, _status(self._alive))
-        for name in self._ready_names:
-            await self._servicer.set(name, _status(self._alive and self._serving))
+    def _tell(self) -> None:
+        ready = _status(self._alive and self._serving)
+        self._servicer.tell(
+            {LIVENESS: _status(self._alive), **dict.fromkeys(self._ready_names, ready)}
+        )
 
 
-def _status(good: bool) -> HealthCheckResponse.ServingStatus:
+def _status(good: bool) -> Status:
     return HealthCheckResponse.SERVING if good else HealthCheckResponse.NOT_SERVING

@@ -221,12 +221,13 @@ ROUND_SECONDS = _seconds(
 )
 DRAFT_HEALTHY = _gauge(
     "crossdraft_drafter_draft_healthy",
-    "0 if the last pass of the draft model raised: sessions run at k = 0.",
+    "0 if the last pass of the draft model raised, or a draft took longer than `draft_timeout_s`: "
+    "sessions run at k = 0.",
 )
 UNDRAFTED_ANSWERS = _counter(
     "crossdraft_drafter_undrafted_answers_total",
-    "Answers that asked for drafts and ended without: the draft model failed, or its context was "
-    "full.",
+    "Answers that asked for drafts and ended without: the draft model failed or took too long, "
+    "or its context was full.",
 )
 PAUSE_SECONDS = _seconds(
     "crossdraft_drafter_verifier_pause_seconds",

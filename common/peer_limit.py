@@ -18,8 +18,10 @@ RETRY_MS = 1000
 class PeerLimit:
     """Counts; used on the event loop only."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, what: str = "streams") -> None:
+        """what: is counted, as a refusal names it."""
         self._limit = limit
+        self._what = what
         self.calls: Counter[str] = Counter()  # address -> calls in progress
 
     @contextmanager
@@ -27,7 +29,7 @@ class PeerLimit:
         """One call of `peer` (as gRPC writes it). Raises OverCapacity if it has enough."""
         address = peer.rpartition(":")[0] or peer
         if self.calls[address] >= self._limit:
-            raise OverCapacity("streams of one peer", self._limit, RETRY_MS)
+            raise OverCapacity(f"{self._what} of one peer", self._limit, RETRY_MS)
         self.calls[address] += 1
         try:
             yield

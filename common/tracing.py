@@ -77,6 +77,13 @@ def failed(span: Span, why: str) -> None:
     span.set_status(Status(StatusCode.ERROR, why))
 
 
+def refused(span: Span, status: grpc.StatusCode, why: str) -> None:
+    """The call that was made ended with the other's own error: here, each is one."""
+    if span.is_recording():
+        span.set_attribute("rpc.grpc.status_code", status.value[0])
+        failed(span, f"{status.name}: {why}")
+
+
 def tell_round(span: Span, number: int, attributes: Mapping[str, int]) -> None:
     """One round, as an event, as long as there are few."""
     if not span.is_recording():

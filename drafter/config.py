@@ -81,9 +81,15 @@ class DrafterConfig(ServiceConfig):
         "and never output. On a GPU the last two are one.",
     )
     threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    draft_timeout_s: float = setting(
+        30.0,
+        "Seconds that a session waits for its draft; it goes on without the draft model then.",
+        minimum=0.01,
+    )
     verifier_timeout_s: float = setting(
         60.0,
-        "Seconds to wait for a verifier, at start and when it is lost in mid-stream.",
+        "Seconds to look for a verifier, at start and when it is lost in mid-stream or over its "
+        "prompt; a new request that finds none at all is told so after 5 s.",
         minimum=0,
     )
     round_timeout_s: float = setting(
@@ -93,7 +99,10 @@ class DrafterConfig(ServiceConfig):
         minimum=0.1,
     )
     open_timeout_s: float = setting(
-        600.0, "The same for a session's first round, which reads the prompt.", minimum=0.1
+        600.0,
+        "The same for the first round at a verifier, which reads the prompt, from when it has "
+        "answered that it is there.",
+        minimum=0.1,
     )
     max_prompt_bytes: int = setting(
         2**20, "Size of a prompt's or a conversation's text, in UTF-8.", minimum=1

@@ -53,7 +53,9 @@ class Drafting:
         sampling: DraftSampling,
         lookup: PromptLookup | None,
         statistics: StreamStatistics,
+        timeout_s: float | None = None,
     ) -> None:
+        """timeout_s: for one draft, with what it has to wait for; None: any."""
         self._bridge = bridge
         self._engine = engine
         self._chooser = chooser if sampling.greedy else chooser.sampled
@@ -62,10 +64,11 @@ class Drafting:
         self._mode = BridgeMode.INTERSECTION if bridge.identity else mode
         self._lookup = lookup
         self._statistics = statistics
+        self._timeout_s = timeout_s
         self._mode_stats = SessionStats()
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
-        self.failed = False  # the draft model raised, or the text is over its context
+        self.failed = False  # the draft model raised or hung, or the text is over its context
 
     def read_ahead(self) -> None:
         """Begin to read the prompt, while the verifier reads it too."""
@@ -79,8 +82,8 @@ class Drafting:
     async def draft(self, steps: int) -> Drafted:
         """At most `steps` draft steps, and what the text itself repeats.
 
-        Nothing from then on where the draft model failed or the text outgrew its context. q has a
-        row for each token if the session's rule asks for one, otherwise none.
+        Nothing from then on where the draft model failed, took too long, or the text outgrew its
+        context. q has a row for each token if the session's rule asks for one, otherwise none.
         """
         if self.failed:
             return NOTHING
@@ -182,27 +185,45 @@ class Drafting:
         if room < 1:  # committed text only grows
             self.failed = True
             return None
+        began = time.monotonic()
         try:
-            if self._reading is not None:
-                began = time.monotonic()
-                reading, self._reading = self._reading, None
-                await reading
-                self._statistics.room_s["draft_queue"] += time.monotonic() - began
-            draft = await self._engine.draft(
-                self._session,
-                ids,
-                min(steps, room),
-                allowed,
-                first,
-                heal,
-                draws,
-                self._sampling.adjustments,
-            )
+            async with asyncio.timeout(self._left_s()):
+                if self._reading is not None:
+                    reading, self._reading = self._reading, None
+                    await reading
+                    began = self._waited(began)
+                draft = await self._engine.draft(
+                    self._session,
+                    ids,
+                    min(steps, room),
+                    allowed,
+                    first,
+                    heal,
+                    draws,
+                    self._sampling.adjustments,
+                )
         except DraftFailed:
             self.failed = True
             return None
+        except TimeoutError:
+            # Never asked again, so that what comes late is nobody's answer.
+            self.failed = True
+            self._engine.give_up(self._session)
+            self._waited(began)
+            return None
         self._count(draft)
         return draft
+
+    def _left_s(self) -> float | None:
+        """For a draft that begins now: nothing where a step has hung for as long already."""
+        if self._timeout_s is not None and self._engine.busy_s() > self._timeout_s:
+            return 0.0
+        return self._timeout_s
+
+    def _waited(self, began: float) -> float:
+        now = time.monotonic()
+        self._statistics.room_s["draft_queue"] += now - began
+        return now
 
     def _count(self, draft: Draft) -> None:
         self._statistics.room_s["draft_model"] += draft.forward_s

@@ -223,6 +223,12 @@ class DraftEngine:
         self._thread.call(begin)
         return await session.mailbox.take()
 
+    def give_up(self, session: DraftSession) -> None:
+        """Its draft took too long, and nobody waits for it. Unhealthy until a step is done."""
+        log.warning("a draft took too long; the step in progress takes %.1f s", self.busy_s())
+        self.healthy = False
+        self.close(session)
+
     def close(self, session: DraftSession) -> None:
         """Free the session's pages before the next step."""
         self._arrivals.forget(session)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import grpc
 
 from common.errors import VerifierRefused
-from common.grpc_errors import ERROR_KEY
+from common.grpc_errors import broken_off
 from common.types import OpenSession, Proposal, Verdict
-
-# What gRPC itself makes of a broken transport. A verifier's own error carries its class's name.
-_TRANSPORT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 
 
 class Lost(Exception):
     """The verifier is gone, or not what it was; another attempt may do better."""
+
+
+class Hung(Lost):
+    """The verifier was there, and took too long."""
 
 
 def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
@@ -41,11 +42,11 @@ def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
 
 def raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
     """Return if another verifier may do better; otherwise raise the verifier's own error."""
+    if broken_off(error):
+        return
     details = {
         key: value
         for key, value in error.trailing_metadata() or ()
         if isinstance(value, str) and not key.startswith(":")
     }
-    own = error.code() not in _TRANSPORT or ERROR_KEY in details
-    if own and error.code() != grpc.StatusCode.UNAVAILABLE:
-        raise VerifierRefused(error.code(), error.details() or "", details) from error
+    raise VerifierRefused(error.code(), error.details() or "", details) from error

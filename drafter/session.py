@@ -54,6 +54,7 @@ class Pair:
     q_entries: int = 64  # (id, probability) pairs at most in what goes with a draft token
     device: str = "cpu"  # of the draft model, as torch writes it
     dtype: str = "float32"
+    draft_timeout_s: float | None = None  # for one draft; None: any
 
 
 class SpeculativeSession:
@@ -89,6 +90,7 @@ class SpeculativeSession:
                 DraftSampling(pair.bridge, spec, pair.info.eos_ids, pair.q_entries),
                 PromptLookup(spec.prompt) if pair.lookup else None,
                 self.statistics,
+                pair.draft_timeout_s,
             )
         self._drafted = NOTHING
         self._stream = pair.verifier.session(spec)

@@ -73,6 +73,7 @@ async def build(
         q_entries,
         str(model.device),
         str(model.dtype).removeprefix("torch."),
+        config.draft_timeout_s,
     )
 
 

@@ -1,7 +1,7 @@
 """The drafter's end of the seam: one bidi stream is one session.
 
-Knows the Verify protocol, and how to go on after a verifier is lost: open again, on whichever
-verifier the channel finds, with the prompt and everything committed so far. Refuses to know drafts.
+Knows the Verify protocol, and how to go on after a verifier is lost: open again, with the prompt
+and everything committed so far. Refuses to know drafts, and whom to take (drafter/search.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 from opentelemetry.trace import INVALID_SPAN, Span, Tracer
@@ -22,14 +23,16 @@ from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles
 from common.types import ModelInfo, OpenSession, Proposal, Verdict
-from drafter.lost_verifier import Lost, check_answer, raise_unless_lost
+from drafter.lost_verifier import Hung, Lost, check_answer, raise_unless_lost
+from drafter.search import ANSWER_S, Search
+from drafter.verifier_description import described
 
 log = logging.getLogger(__name__)
 
 METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
 RETRY_S = 0.2  # between attempts to reach a verifier
-# A new request waits so long at most: a verifier that has just restarted is found again within the
-# channel's longest pause between two attempts to connect.
+# For a new request to find any verifier: more than the channel's longest pause between two attempts
+# to connect. One whose verifier is lost over the prompt has the patience of later rounds.
 OPEN_PATIENCE_S = 5.0
 
 
@@ -58,6 +61,7 @@ class VerifierClient:
         self.round_timeout_s = round_timeout_s
         self.open_timeout_s = open_timeout_s
         self.tracer = tracer
+        self.tell_ids = False  # whether verifiers here have been seen to
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._patience_s = patience_s
 
@@ -65,31 +69,12 @@ class VerifierClient:
         """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
         async for _ in self.attempts("no verifier answers"):
             try:
-                return await self._describe()
+                return await described(self._stub)
             except grpc.aio.AioRpcError as cause:
                 raise_unless_lost(cause)
             except Lost as cause:
                 log.warning("%s; asking again", cause)
         raise AssertionError("attempts() ends by raising")
-
-    async def _describe(self) -> tuple[ModelInfo, TokenizerFiles]:
-        """Raises Lost if the two answers don't belong together: the verifier changed between."""
-        info = wire_verify.model_from_pb(await self._stub.GetModel(pb.GetModelRequest()))
-        received: dict[str, bytearray] = {}
-        expected: dict[str, int] = {}
-        async for part in self._stub.GetTokenizer(pb.GetTokenizerRequest()):
-            received.setdefault(part.filename, bytearray()).extend(part.chunk)
-            expected[part.filename] = expected.get(part.filename, 0) + part.file_bytes
-        for name, data in received.items():
-            if len(data) != expected[name]:
-                raise Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
-        files = TokenizerFiles({name: bytes(data) for name, data in received.items()})
-        if files.sha256 != info.tokenizer_sha256:
-            raise Lost(
-                f"the verifier's tokenizer.json has SHA-256 {files.sha256}, and its model "
-                f"{info.tokenizer_sha256}"
-            )
-        return info, files
 
     async def attempts(self, failing: str, patience_s: float | None = None) -> AsyncIterator[None]:
         """Ticks until the patience is over, then raises VerifierUnavailable."""
@@ -124,6 +109,8 @@ class VerifierSession:
         self._spec = spec
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
+        self._verifier_id = ""  # of who has the stream in _call, if it has told
+        self._slow: set[str] = set()  # ids of those that took too long
         self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
         self.wire_bytes = 0
@@ -146,6 +133,9 @@ class VerifierSession:
             tracing.failed(self._span, str(cause))
             self._round_offset = proposal.round
             verdict, reopened = await self._open(first=False), True
+        except VerifierRefused as cause:
+            tracing.refused(self._span, cause.status, str(cause))
+            raise
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
             told = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
@@ -166,31 +156,63 @@ class VerifierSession:
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
+        search = Search(self._slow)
         self._span.end()
         self._span = tracing.calling(self._client.tracer, METHOD)
-        metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
-        async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
+        try:
+            async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
+                try:
+                    return await self._open_where_room_is(search)
+                except Lost as cause:
+                    log.debug("no session: %s", cause)
+                    if first and (self._verifier_id or isinstance(cause, Hung)):
+                        tracing.failed(self._span, str(cause))
+                        break  # it had the prompt
+                except VerifierRefused as cause:
+                    # A verifier that is full for a moment is no reason to lose a running session.
+                    if first or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+        except (VerifierRefused, VerifierUnavailable) as cause:
+            tracing.refused(self._span, cause.status, str(cause))
+            raise
+        return await self._open(first=False)
+
+    async def _open_where_room_is(self, search: Search) -> Verdict:
+        """One attempt, and more while verifiers are full. Raises Lost, and VerifierRefused."""
+        while True:
             self._cancel()
+            metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
             self._call = self._stub.Verify(metadata=metadata)
-            done = len(self._committed) - len(self._spec.prompt)
-            spec = replace(
-                self._spec,
-                prompt=tuple(self._committed),
-                max_new_tokens=self._spec.max_new_tokens - done,
-                resumed_output_tokens=self._spec.resumed_output_tokens + done,
-            )
             try:
-                verdict = await self._exchange(spec)
-            except Lost as cause:
-                log.debug("no session: %s", cause)
+                verdict = await self._first_verdict(self._call, search)
             except VerifierRefused as cause:
-                # A verifier that is full for a moment is no reason to lose a running session.
-                if first or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not (full and search.may_find_room(self._verifier_id)):
                     raise
             else:
                 self._commit((), verdict.next_token)
                 return verdict
-        raise AssertionError("attempts() ends by raising")
+
+    async def _first_verdict(
+        self, call: grpc.aio.StreamStreamCall[Any, Any], search: Search
+    ) -> Verdict:
+        done = len(self._committed) - len(self._spec.prompt)
+        spec = replace(
+            self._spec,
+            prompt=tuple(self._committed),
+            max_new_tokens=self._spec.max_new_tokens - done,
+            resumed_output_tokens=self._spec.resumed_output_tokens + done,
+        )
+        client, self._verifier_id = self._client, ""
+        answer_s = ANSWER_S if client.tell_ids else client.open_timeout_s
+        asking = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
+        try:
+            self._verifier_id = await search.answer(call, answer_s)
+            client.tell_ids |= bool(self._verifier_id)
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
         """Raises Lost, or VerifierRefused with the verifier's own error."""
@@ -200,7 +222,8 @@ class VerifierSession:
             async with asyncio.timeout(limit_s):
                 verdict = await self._ask(content)
         except TimeoutError as cause:
-            raise Lost(f"no verdict within {limit_s:g} s") from cause
+            self._slow |= {self._verifier_id} - {""}
+            raise Hung(f"no verdict within {limit_s:g} s") from cause
         check_answer(content, verdict)
         return verdict
 

@@ -33,12 +33,12 @@ def stream(
 ) -> Iterator[str | drafter_pb2.Summary]:
     """Text as it comes, then the summary. A drafter that is lost is asked again, or its successor:
     a request that says which tokens have come goes on behind them."""
-    heard = time.monotonic()
+    lost_at = None
     with grpc.insecure_channel(address) as channel:
         while True:
             try:
                 for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
-                    heard = time.monotonic()
+                    lost_at = None
                     request.resumed_token_ids.extend(piece.token_id for piece in response.pieces)
                     yield from (piece.text for piece in response.pieces)
                     if response.HasField("summary"):
@@ -46,20 +46,22 @@ def stream(
                         yield response.summary
                         return
             except grpc.RpcError as error:
-                lost = error.code() is grpc.StatusCode.UNAVAILABLE
-                if not lost or time.monotonic() - heard > patience_s:
+                lost_at = lost_at or time.monotonic()
+                named = "error" in dict(error.trailing_metadata() or ())  # a drafter's own
+                broken = () if named else ("CANCELLED", "INTERNAL", "UNKNOWN")
+                lost = error.code().name in ("UNAVAILABLE", *broken)
+                if not lost or time.monotonic() - lost_at >= patience_s:
                     raise
                 time.sleep(0.2)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Generate text with a drafter.")
     parser.add_argument("address", help="where the drafter listens, 127.0.0.1:50052 say")
     parser.add_argument("prompt")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    for name in ("--temperature", "--top-p"):
-        parser.add_argument(name, type=float)
-    parser.add_argument("--seed", type=int)
+    for name, kind in (("--temperature", float), ("--top-p", float), ("--seed", int)):
+        parser.add_argument(name, type=kind)
     parser.add_argument("--stop", action="append", default=[])
     parser.add_argument("--retry", type=float, default=0.0, help="seconds without a drafter")
     flags = parser.parse_args()
@@ -70,10 +72,8 @@ def main() -> int:
             else:
                 print(f"\n{part.output_tokens} tokens in {part.rounds} rounds", file=sys.stderr)
     except grpc.RpcError as error:
-        print(f"{error.code().name}: {error.details()}", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(f"{error.code().name}: {error.details()}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

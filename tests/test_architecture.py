@@ -25,6 +25,7 @@ PB_IMPORTERS = {
     "drafter/request.py",
     "drafter/service.py",
     "drafter/verifier_client.py",
+    "drafter/verifier_description.py",
     "verifier/service.py",
     "cli/client.py",
 }

@@ -125,3 +125,44 @@ def test_a_file_without_tokens_is_a_config_error_that_tells_none(
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't read"):
         BearerTokens(str(tmp_path / "none"))
+
+
+def forbid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a chmod, which a superuser's test wouldn't feel; the stamp doesn't change."""
+    read = Path.read_text
+
+    def refused(asked: Path, *how: str, **named: str) -> str:
+        if asked == path:
+            raise PermissionError(13, "Permission denied")
+        return read(asked, *how, **named)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+
+
+async def test_a_file_that_may_be_read_again_is_read_though_it_did_not_change(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(file) as channel:
+        replace(file, f"{TWO}\n".encode())
+        with monkeypatch.context() as forbidden:
+            forbid(file, forbidden)
+            for _ in range(3):
+                assert await echo(channel, "unary_unary", f"Bearer {ONE}") == "served"
+        assert caplog.text.count("tokens stay as they were") == 1
+        assert await echo(channel, "unary_unary", f"Bearer {TWO}") == "served"
+
+
+async def test_one_change_for_the_worse_is_one_warning(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(file) as channel:
+        for times, change in enumerate([file.unlink, lambda: replace(file, b"short\n")], start=1):
+            change()
+            for _ in range(3):
+                assert await echo(channel, "unary_unary", f"Bearer {ONE}") == "served"
+            assert caplog.text.count("tokens stay as they were") == times
+        replace(file, f"{ONE}\n".encode())
+        assert await echo(channel, "unary_unary", f"Bearer {ONE}") == "served"
+        file.unlink()  # again
+        assert await echo(channel, "unary_unary", f"Bearer {ONE}") == "served"
+        assert caplog.text.count("tokens stay as they were") == 3

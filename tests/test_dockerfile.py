@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -122,6 +125,38 @@ def test_the_final_stage_has_no_build_tools_but_what_triton_runs(service: str) -
     assert "build" not in {stage.name for stage in lineage(service)}
     assert not any(tool in installed("cpu") for tool in COMPILERS)
     assert "gcc libc6-dev" in installed("gpu")
+
+
+def compiling(folder: Path) -> list[str]:
+    """The image's command that compiles, over this folder in place of its own."""
+    runs = [part for rest in stages()["build"].all("RUN") for part in rest.split("&&")]
+    (found,) = (shlex.split(run) for run in runs if "compileall" in run)
+    assert found[0] == "python" and found[-1] == "/opt/crossdraft"
+    return [sys.executable, *found[1:-1], str(folder)]
+
+
+def test_all_is_compiled_but_torchs_tests_and_what_is_broken_elsewhere_is_told(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = tmp_path / "common" / "m.py", tmp_path / "torch" / "testing" / "_internal"
+    for path, text in ((ours, "x = 1"), (theirs / "py399_syntax.py", "def of another age")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    run = subprocess.run(compiling(tmp_path), capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
+    assert [path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")] == ["m"]
+    ours.with_name("n.py").write_text("def of another age")
+    assert subprocess.run(compiling(tmp_path), capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.long
+def test_no_other_installed_file_is_in_a_newer_python() -> None:
+    command = compiling(Path())
+    left_out = re.compile(command[command.index("-x") + 1])
+    for name in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py")):
+        if left_out.search(str(name)) is None:
+            with warnings.catch_warnings(action="ignore"):
+                compile(name.read_bytes(), str(name), "exec", dont_inherit=True)
 
 
 def test_the_default_device_is_the_cpu() -> None:

@@ -15,10 +15,11 @@ from cli import resuming
 from cli.client import Client, Output, Request
 from cli.output import Piece
 from cli.resuming import generate_resuming
-from common.errors import IncompleteStream
+from common.errors import IncompleteStream, VerifierRefused
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.sampling import SamplingParams
+from drafter.lost_verifier import raise_unless_lost
 from tests.fake_pairs import (
     CONTEXT,
     PROMPTS,
@@ -162,3 +163,57 @@ async def test_all_attempts_together_have_one_timeout(monkeypatch: pytest.Monkey
     with pytest.raises(ZeroDivisionError):
         await generate_resuming(cast(Client, Breaking()), Request(4), 60.0, timeout_s=0.05)
     assert given[0] <= 0.05 and given == sorted(given, reverse=True) and given[-1] == 0
+
+
+class Losing:
+    """Says nothing for `stall_s` on the test's clock and breaks off, `times` times; then ends."""
+
+    def __init__(self, clock: Clock, stall_s: float, times: int = 1) -> None:
+        self.clock, self.stall_s, self.left = clock, stall_s, times
+        self.asked = 0
+
+    async def generate(self, request: Request, hear: Any, timeout_s: float | None) -> Output:
+        self.asked += 1
+        self.clock.now += self.stall_s
+        if self.left:
+            self.left -= 1
+            raise IncompleteStream("broken off")
+        return Output("", (), (), cast(Any, None))
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("stall_s", [0.0, 500.0])
+async def test_patience_counts_from_the_loss_however_long_nothing_came_before_it(
+    stall_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(resuming, "time", clock)
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.001)
+    losing = Losing(clock, stall_s)
+    await generate_resuming(cast(Client, losing), Request(4), 60.0)
+    assert losing.asked == 2
+    losing = Losing(clock, 25.0, times=9)
+    with pytest.raises(IncompleteStream):
+        await generate_resuming(cast(Client, losing), Request(4), 60.0)
+    assert losing.asked == 4  # at 0, 25 and 50 s from the loss; after 75 s no more
+
+
+@pytest.mark.parametrize("code", list(StatusCode))
+@pytest.mark.parametrize("name", [None, "ModelFailed"], ids=["nobody's", "the service's own"])
+def test_what_counts_as_lost_is_one_rule_at_both_ends(code: StatusCode, name: str | None) -> None:
+    trailing = grpc.aio.Metadata(*([("error", name)] if name else []))
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing)
+    transport = code in (StatusCode.CANCELLED, StatusCode.INTERNAL, StatusCode.UNKNOWN)
+    lost = code is StatusCode.UNAVAILABLE or (transport and name is None)
+    assert (resuming.pause(error) is not None) == lost
+    if lost:
+        raise_unless_lost(error)
+    else:
+        with pytest.raises(VerifierRefused):
+            raise_unless_lost(error)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import grpc
 import pytest
@@ -52,9 +53,9 @@ async def test_a_process_is_alive_before_it_is_ready() -> None:
     async with answering(health) as stub:
         assert await check(stub, LIVENESS) == SERVING
         assert {await check(stub, name) for name in READY_NAMES} == {NOT_SERVING}
-        await health.set_serving(True)
+        health.set_serving(True)
         assert {await check(stub, name) for name in READY_NAMES} == {SERVING}
-        await health.set_serving(False)  # draining: not to be restarted for that
+        health.set_serving(False)  # draining: not to be restarted for that
         assert await check(stub, LIVENESS) == SERVING
         assert {await check(stub, name) for name in READY_NAMES} == {NOT_SERVING}
 
@@ -69,7 +70,7 @@ async def test_a_step_that_hangs_is_neither_alive_nor_ready_until_it_returns() -
 
     thread = EngineThread("hanging", step)
     health = Health([NAME])
-    await health.set_serving(True)
+    health.set_serving(True)
     thread.start()
     watching = asyncio.create_task(health.watch(thread.busy_s, stall_s=0.05, every_s=0.01))
     try:
@@ -138,11 +139,11 @@ async def test_the_port_of_health_answers_nothing_else_and_needs_no_tls() -> Non
     ports: list[int] = []
     opened = server.health.open
 
-    async def open_(listen: str) -> int:
-        ports.append(await opened(listen))
+    async def open_(*asked: Any) -> int:
+        ports.append(await opened(*asked))
         return ports[0]
 
-    server.health.open = open_  # type: ignore[method-assign]
+    server.health.open = open_  # type: ignore[assignment, method-assign]
     await server.start()
     async with open_channel(f"127.0.0.1:{ports[0]}", 2**16) as channel:
         assert await check(health_pb2_grpc.HealthStub(channel), LIVENESS) == SERVING

@@ -193,7 +193,7 @@ def test_the_autoscaler_follows_a_gauge_of_that_service(name: str, service: str)
     gauge = {"verifier": "crossdraft_verifier_sessions", "drafter": "crossdraft_drafter_streams"}
     assert metric["pods"]["metric"]["name"] == gauge[service]
     average = int(metric["pods"]["target"]["averageValue"])
-    assert 0 < average < settings(objects, service)["max_sessions"]
+    assert 2 * average == settings(objects, service)["max_sessions"]  # half, as the page says
 
 
 # What a pod may do.
@@ -305,6 +305,17 @@ def with_tls(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
     at = lines.index("# patches:")
     file.write_text("\n".join([*lines[:at], *(line.removeprefix("# ") for line in lines[at:])]))
     return built(folder)
+
+
+@each
+def test_services_say_what_is_spoken_to_them(with_tls: list[Object], service: str) -> None:
+    """A gateway or mesh that takes TLS for cleartext HTTP/2 gets no call through."""
+    for objects, spoken in ((overlay("cpu"), "kubernetes.io/h2c"), (with_tls, "https")):
+        (port,) = find(objects, "Service", f"crossdraft-{service}")["spec"]["ports"]
+        assert port["appProtocol"] == spoken
+        kubernetes_validate.validate(
+            find(objects, "Service", f"crossdraft-{service}"), VERSIONS[0], strict=True
+        )
 
 
 @each

@@ -17,6 +17,7 @@ from tests.processes import Processes, ServiceProcess
 
 pytestmark = pytest.mark.long
 
+HANG_S = 20.0
 LENGTH = 120  # tokens of each generation
 WAVES, EACH = 10, 5  # 50 generations
 SEEDED = SamplingParams(temperature=0.9, seed=11, presence_penalty=0.5)
@@ -116,7 +117,7 @@ async def test_a_hung_verifier_counts_as_lost_after_a_round_s_time(
 
 
 async def test_a_verifier_that_hangs_for_a_while_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Nobody else is there, and its own time isn't over."""
+    """Nobody else is there, and its own time isn't over: neither a round's nor a ping's."""
     async with Processes(tmp_path) as processes:
         verifier = await processes.verifier()
         drafter = await processes.drafter(verifier.address)
@@ -126,7 +127,7 @@ async def test_a_verifier_that_hangs_for_a_while_goes_on_where_it_was(tmp_path: 
             running = asyncio.create_task(all_of(client, asked, Pauses()))
             await asyncio.sleep(0.1)
             await verifier.signal(signal.SIGSTOP)
-            await asyncio.sleep(3)
+            await asyncio.sleep(HANG_S)
             await verifier.signal(signal.SIGCONT)
             assert await running == expected
 

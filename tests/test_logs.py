@@ -15,6 +15,7 @@ from opentelemetry import trace
 from common import request_id
 from common.logs import FIELDS, JsonLines, PlainLines, configure
 from common.pb import drafter_pb2, drafter_pb2_grpc
+from drafter.search import REFUSALS
 from tests.fake_pairs import RunningPair, serving_pair
 from tests.lost_verifiers import lose_once
 
@@ -78,10 +79,9 @@ async def test_a_clients_id_is_in_the_lines_of_both_services_and_comes_back(line
     assert answered["message"].startswith("answered: ") and answered["trace_id"] == TRACE
     assert answered["output_tokens"] == 6 and answered["logger"] == "drafter.telemetry"
     refused = [line for line in lines.lines if "RESOURCE_EXHAUSTED" in line["message"]]
-    assert [line["message"].split("/")[1] for line in refused] == [
-        "crossdraft.v1.VerifierService",
-        "crossdraft.v1.DrafterService",
-    ]
+    verifiers, drafter = "crossdraft.v1.VerifierService", "crossdraft.v1.DrafterService"
+    by = [line["message"].split("/")[1] for line in refused]
+    assert by == [*[verifiers] * REFUSALS, drafter]  # one verifier, asked as if there were others
     assert all(line["request_id"] == "order-8" and line["trace_id"] == TRACE for line in refused)
     texts = [text for text in lines.texts if "RESOURCE_EXHAUSTED" in text]
     assert all(text.endswith(f"[request_id=order-8 trace_id={TRACE}]") for text in texts)

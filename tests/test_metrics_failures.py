@@ -13,6 +13,7 @@ from cli.client import Client, Request
 from common import metrics
 from common.call_telemetry import ended_by
 from common.pb import verifier_pb2
+from drafter.search import REFUSALS
 from tests.fake_pairs import PROMPTS, serving_pair
 from tests.lost_verifiers import lose_once
 from tests.metric_samples import samples_of
@@ -36,7 +37,7 @@ async def test_errors_are_counted_by_method_status_and_cause() -> None:
         pair.verifier.engine.close(session)
         # The verifier's error keeps its name on its way through the drafter.
         full = {"status": "RESOURCE_EXHAUSTED", "error": "OverCapacity"}
-        assert verifier(metrics.GRPC_CALLS, method="Verify", **full) == 1
+        assert verifier(metrics.GRPC_CALLS, method="Verify", **full) == REFUSALS
         assert drafter(metrics.GRPC_CALLS, method="Generate", **full) == 1
         unknown = pair.verifier.channel.unary_unary("/crossdraft.v1.VerifierService/Nothing")
         with pytest.raises(grpc.aio.AioRpcError):

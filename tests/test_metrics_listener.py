@@ -22,6 +22,7 @@ from common.metrics_listener import listening
 from drafter.config import DrafterConfig
 from tests.fake_pairs import draft_model, files, serving_pair, target_model
 from tests.fake_services import make_verifier
+from tests.promql import FOREIGN
 from verifier.config import VerifierConfig
 
 
@@ -54,7 +55,7 @@ def assert_complete(found: dict[str, Any], service: Literal["verifier", "drafter
     named = {metric.name: metric for metric in of_service(service)}
     ours = {name for name in found if name.startswith("crossdraft_")}
     assert ours == set(named)
-    assert {"process_resident_memory_bytes", "process_open_fds"} <= set(found)
+    assert set(found) >= FOREIGN
     for name in ours:
         assert found[name].documentation == named[name].help
         assert found[name].type == named[name].kind

@@ -49,7 +49,7 @@ MIXED: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0},  # unseeded: rejection or no-q
     {"temperature": 1.5, "frequency_penalty": 0.5},
 )
-STEPS = (0, 1, 3, 8)
+STEPS = ((0, 1, 8), (2, 4, 5), (3, 6, 7))  # by law: k = 0 to 8 in all
 TOKENS, CONTEXT = 10, 96
 
 
@@ -101,13 +101,13 @@ async def test_alone_the_drafter_and_k_change_nothing(models: dict[str, PagedMod
     """Each law with its own prompt, and first without a drafter: by a client of the verifier."""
     accepted = [0, 0]
     async with serving(models, pages=2 * CONTEXT // 4) as running:
-        for prompt, law in zip(PROMPTS, LAWS, strict=True):
+        for prompt, law, every in zip(PROMPTS, LAWS, STEPS, strict=True):
             spec = sampled(
                 running.verifier, AcceptanceRule.COUPLED, running.encode(prompt), TOKENS, **law
             )
             truth = await run(running.verifier, spec)
             for place, client in enumerate(running.clients):
-                for number, steps in enumerate(STEPS):
+                for number, steps in enumerate(every):
                     mode = (BridgeMode.TEXT, BridgeMode.INTERSECTION)[(place + number) % 2]
                     request = replace(request_of(prompt, law, steps), bridge=mode)
                     output = await client.generate(request)
@@ -140,7 +140,7 @@ async def test_among_sixteen_mixed_requests_and_after_preemption_a_seed_changes_
         preempted = count_preemptions(monkeypatch)
 
         async def one(number: int) -> Output:
-            steps, mode = STEPS[number // 2 % len(STEPS)], order.choice(list(BridgeMode))
+            steps, mode = (5 * number + 3) % 9, order.choice(list(BridgeMode))
             client = running.clients[number % len(running.clients)]
             return await client.generate(replace(asked[number], draft_steps=steps, bridge=mode))
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -178,11 +179,22 @@ async def test_how_a_call_ended_is_on_its_span() -> None:
         engine.open = opened  # type: ignore[method-assign]
         spans = await services.spans()
         assert [(span.attributes or {}).get("rpc.grpc.status_code") for span in spans] == [
-            grpc.StatusCode.INTERNAL.value[0],
-            None,
-            grpc.StatusCode.INTERNAL.value[0],
-        ]
-        assert spans[0].status.status_code is spans[2].status.status_code is StatusCode.ERROR
+            grpc.StatusCode.INTERNAL.value[0]
+        ] * 3
+        assert {span.status.status_code for span in spans} == {StatusCode.ERROR}
+
+
+async def test_a_verifier_that_refuses_is_an_error_to_who_asked_it() -> None:
+    async with traced() as services:
+        engine = services.pair.verifier.engine
+        engine.limits = replace(engine.limits, max_sessions=0)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await services.pair.generate("x", 1)
+        engine.limits = replace(engine.limits, max_sessions=16)
+        asking = [s for s in await services.spans() if s.kind is SpanKind.CLIENT]
+    assert [span.status.status_code for span in asking] == [StatusCode.ERROR]
+    assert "RESOURCE_EXHAUSTED: all 0 sessions" in (asking[0].status.description or "")
+    assert (asking[0].attributes or {})["rpc.grpc.status_code"] == 8
 
 
 def test_without_a_collector_nothing_of_the_sdk_is_loaded_or_sent() -> None:

@@ -124,6 +124,7 @@ LOSSES = {
     "ended": ending,
     "cancelled": aborting(StatusCode.CANCELLED, "a proxy gave up"),
     "reset": aborting(StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
+    "unknown": aborting(StatusCode.UNKNOWN, "Stream removed"),
     "unavailable": aborting(StatusCode.UNAVAILABLE, "going away"),
 }
 

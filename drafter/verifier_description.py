@@ -1,0 +1,35 @@
+"""What a verifier serves, and its tokenizer's files, in two questions that must belong together.
+
+Knows: the two methods. Refuses to know when to ask again (drafter/verifier_client.py).
+"""
+
+from __future__ import annotations
+
+from common import wire_verify
+from common.pb import verifier_pb2 as pb
+from common.pb import verifier_pb2_grpc
+from common.tokenizer import TokenizerFiles
+from common.types import ModelInfo
+from drafter.lost_verifier import Lost
+
+
+async def described(
+    stub: verifier_pb2_grpc.VerifierServiceStub,
+) -> tuple[ModelInfo, TokenizerFiles]:
+    """Raises Lost if the two answers don't belong together: the verifier changed between."""
+    info = wire_verify.model_from_pb(await stub.GetModel(pb.GetModelRequest()))
+    received: dict[str, bytearray] = {}
+    expected: dict[str, int] = {}
+    async for part in stub.GetTokenizer(pb.GetTokenizerRequest()):
+        received.setdefault(part.filename, bytearray()).extend(part.chunk)
+        expected[part.filename] = expected.get(part.filename, 0) + part.file_bytes
+    for name, data in received.items():
+        if len(data) != expected[name]:
+            raise Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
+    files = TokenizerFiles({name: bytes(data) for name, data in received.items()})
+    if files.sha256 != info.tokenizer_sha256:
+        raise Lost(
+            f"the verifier's tokenizer.json has SHA-256 {files.sha256}, and its model "
+            f"{info.tokenizer_sha256}"
+        )
+    return info, files
