@@ -25,6 +25,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
+        self.entered = asyncio.Event()
         self.cancelled: list[str] = []
 
     async def _act(self, what: bytes, context: grpc.aio.ServicerContext) -> bytes:
@@ -57,6 +58,7 @@ class Fake:
             self.closed.set()
 
     async def stream_unary(self, requests: AsyncIterator[bytes], context) -> bytes:
+        self.entered.set()
         return await self._act(b"".join([request async for request in requests]), context)
 
     async def stream_stream(self, requests: AsyncIterator[bytes], context) -> AsyncIterator[bytes]:
@@ -182,7 +184,7 @@ async def test_stop_lets_calls_end_and_does_not_wait_for_watchers() -> None:
         await watch.read()
         method = channel.stream_unary(f"/{NAME}/stream_unary")()
         await method.write(b"ec")
-        await method.wait_for_connection()
+        await fake.entered.wait()  # a call that hasn't arrived is cut off, as it should be
         stopping = asyncio.create_task(server.stop(60))
         await asyncio.sleep(0)
         await method.write(b"ho")
