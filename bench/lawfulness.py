@@ -210,11 +210,15 @@ def _run(
             return [await draw(client, asked, way, params, *limits, tell) for params, way in plan]
 
     with telling(console) as tell:
-        return _scored(target_folder, plan, asyncio.run(drawn(tell)), tell)
+        return _scored(target_folder, plan, asyncio.run(drawn(tell)), options["tokens"], tell)
 
 
 def _scored(
-    folder: Path, plan: Sequence[tuple[SamplingParams, Way]], drawn: Sequence[Drawn], tell: Tell
+    folder: Path,
+    plan: Sequence[tuple[SamplingParams, Way]],
+    drawn: Sequence[Drawn],
+    tokens: int,
+    tell: Tell,
 ) -> list[Row]:
     from bench.scoring import Sample, Scorer
 
@@ -222,8 +226,8 @@ def _scored(
     rows = []
     for done, ((params, way), made) in enumerate(zip(plan, drawn, strict=True)):
         tell(f"reading {way.name}, {law_name(params)}", done, len(plan))
-        pairs = zip(made.questions, made.outputs, strict=True)
-        score = scorer.score([Sample(q.ids, output.token_ids) for q, output in pairs], params)
+        samples = [Sample(q.ids, output.token_ids) for q, output in made.first(tokens)]
+        score = scorer.score(samples, params)
         controls = zip(plan, drawn, strict=True)
         alone = next(each for (law, w), each in controls if law == params and not w.draft_steps)
         rows.append(row_of(way, params, score, made, alone))

@@ -44,11 +44,24 @@ def ways(draft_steps: int) -> tuple[Way, ...]:
 
 @dataclass
 class Drawn:
-    """What one way said to some questions."""
+    """What one way said to some questions, in the order in which they were asked."""
 
     questions: list[Question] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     opening_bytes: int = 0  # of the messages that opened the sessions: the prompts, in the main
+
+    def first(self, tokens: int) -> list[tuple[Question, Output]]:
+        """As many answers as have `tokens` tokens together: reading more takes long.
+
+        By order of asking; by order of ending, short texts would be preferred.
+        """
+        chosen, count = [], 0
+        for question, output in zip(self.questions, self.outputs, strict=True):
+            if count >= tokens:
+                break
+            chosen.append((question, output))
+            count += len(output.token_ids)
+        return chosen
 
     @property
     def tokens(self) -> int:
@@ -115,6 +128,7 @@ async def draw(
 ) -> Drawn:
     """At least `tokens` tokens of text, the questions in turn, `streams` at a time."""
     made = Drawn()
+    answers: dict[int, tuple[Question, Output]] = {}
     count = number = 0
 
     async def one(number: int) -> None:
@@ -131,8 +145,7 @@ async def draw(
             sampling=SamplingParams(**{**vars(params), "seed": seed}),
         )
         output = await client.generate(request)
-        made.questions.append(question)
-        made.outputs.append(output)
+        answers[number] = (question, output)
         made.opening_bytes += _opening_bytes(request, question, output)
         count += len(output.token_ids)
         tell(f"{way.name}, temperature {params.temperature:g}", count, tokens)
@@ -147,6 +160,9 @@ async def draw(
             task.result()
     # Those that still run are awaited: stopping early would prefer short texts.
     await asyncio.gather(*running)
+    for _, (question, output) in sorted(answers.items()):
+        made.questions.append(question)
+        made.outputs.append(output)
     return made
 
 

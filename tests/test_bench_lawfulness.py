@@ -53,6 +53,13 @@ def test_acceptance_is_counted_over_all_answers() -> None:
     assert drawn.acceptance_by_position == (3 / 5, 2 / 4)
 
 
+def test_what_is_read_are_the_first_answers_that_were_asked_for() -> None:
+    drawn = Drawn(["a", "b", "c"], [output(1, 4), output(1, 1), output(1, 9)])  # type: ignore[list-item]
+    assert [question for question, _ in drawn.first(5)] == ["a"]
+    assert [question for question, _ in drawn.first(6)] == ["a", "b"]
+    assert [question for question, _ in drawn.first(99)] == ["a", "b", "c"]
+
+
 def test_a_drafted_position_costs_what_it_adds_to_a_round_of_the_target_alone() -> None:
     """300 bytes of prompt in either; 30 a round alone, 120 with three drafted positions."""
     alone = Drawn([], [output(10, 10, wire_bytes=600)], opening_bytes=300)
