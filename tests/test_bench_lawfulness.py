@@ -54,10 +54,10 @@ def test_acceptance_is_counted_over_all_answers() -> None:
 
 
 def test_what_is_read_are_the_first_answers_that_were_asked_for() -> None:
-    drawn = Drawn(["a", "b", "c"], [output(1, 4), output(1, 1), output(1, 9)])  # type: ignore[list-item]
-    assert [question for question, _ in drawn.first(5)] == ["a"]
-    assert [question for question, _ in drawn.first(6)] == ["a", "b"]
-    assert [question for question, _ in drawn.first(99)] == ["a", "b", "c"]
+    asked = [Question(name, (1,), beginning=name) for name in "abc"]
+    drawn = Drawn(asked, [output(1, 4), output(1, 1), output(1, 9)])
+    for tokens, names in ((5, "a"), (6, "ab"), (99, "abc")):
+        assert [question.name for question, _ in drawn.first(tokens)] == list(names)
 
 
 def test_a_drafted_position_costs_what_it_adds_to_a_round_of_the_target_alone() -> None:
