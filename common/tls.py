@@ -50,6 +50,7 @@ class WatchedTls:
         """Raises ConfigError, naming the file, if they can't be read or don't belong together."""
         self._files = files
         self._seen = _stamps(files)
+        self._warned = ""  # about what, since the files could last be read
         self.current = _read(files)
 
     def renewed(self) -> Pems | None:
@@ -62,8 +63,11 @@ class WatchedTls:
             if _stamps(self._files) != stamps:
                 return None  # written to just now; the next call sees the rest
         except ConfigError as cause:
-            log.warning("certificates stay as they were: %s", cause)
+            if str(cause) != self._warned:  # every call comes by here
+                log.warning("certificates stay as they were: %s", cause)
+                self._warned = str(cause)
             return None
+        self._warned = ""
         self._seen = stamps
         if pems == self.current:
             return None

@@ -98,6 +98,15 @@ def test_a_row_without_a_law_ends_its_session_if_it_is_reached(
     assert broken[0] == (None if place <= whole[0].accepted_length else whole[0])
 
 
+def test_of_an_id_that_does_not_exist_nothing_matters() -> None:
+    session = asking(2, [4], [], 7)
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(1))
+    real = torch.arange(VOCAB) < VOCAB - 1
+    whole = decide_batch(Batch([], [session], [session]), logits, real)
+    logits[:, -1] = float("nan")
+    assert decide_batch(Batch([], [session], [session]), logits, real) == whole != [None]
+
+
 def test_what_is_not_set_is_off() -> None:
     session = asking(2, [], [], 5)
     made = sampling_batch([session], VOCAB)

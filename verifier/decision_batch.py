@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from common.law import filters
+from common.law import NEVER, filters
 from common.types import AcceptanceRule, TokenLogprobs
 from verifier.adjustments import adjust_rows
 from verifier.batcher import Batch
@@ -93,6 +93,9 @@ def decide_batch(
     drafts, offsets = batch.draft_tokens(), batch.offsets()
     lawless = ~logits.amax(dim=-1).isfinite()  # [logit rows]; one NaN or inf makes a row so
     if bool(lawless.any()):
+        if real_ids is not None:  # of an id that doesn't exist nothing matters
+            logits = logits.masked_fill(~real_ids, NEVER)
+            lawless = ~logits.amax(dim=-1).isfinite()
         logits = logits.masked_fill(lawless[:, None], 0.0)  # so that the others can be decided
     if all(session.takes_argmax for session in sessions):
         decisions = decide_greedy(logits, drafts, offsets, real_ids)
