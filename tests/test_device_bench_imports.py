@@ -27,11 +27,12 @@ import importlib.abc, os, sys
 class Missing(importlib.abc.MetaPathFinder):
     """For our own files; transformers looks for itself at what is installed here."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name, *rest):
         frame = sys._getframe(1)
         while "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        if not frame.f_code.co_filename.startswith(os.getcwd()):
+        path = frame.f_code.co_filename  # a virtual environment may lie in our own folder
+        if not path.startswith(os.getcwd()) or "site-packages" in path:
             return
         if any(name == gone or name.startswith(gone + ".") for gone in sys.argv[1:]):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
