@@ -48,11 +48,12 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     """What takes turns: the pass, then by rule the decision and its random numbers alone."""
     import torch
 
+    from bench.decision_twin import sampling
     from common.kv_cache import PagePool
     from common.law import draw
     from common.model import Chunk
     from common.rng import Purpose, exponential
-    from verifier.kernels.decision import Rule, SamplingBatch, SparseQ
+    from verifier.kernels.decision import Rule, SparseQ
     from verifier.kernels.reference import decide
 
     rows, vocab = DRAFTS + 1, model.vocab_size
@@ -81,15 +82,7 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     ids = torch.arange(vocab)
 
     def deciding(rule: Rule) -> Callable[[], object]:
-        batch = SamplingBatch(
-            rule=torch.full((sessions,), int(rule), dtype=torch.int8),
-            temperature=torch.ones(sessions),
-            top_k=torch.full((sessions,), vocab, dtype=torch.int32),
-            top_p=torch.ones(sessions),
-            min_p=torch.zeros(sessions),
-            seed=seed,
-            first_position=torch.full((sessions,), context),
-        )
+        batch = sampling(sessions, vocab, rule=int(rule), seed=seed, first_position=context)
         return lambda: decide(logits, drafts[rule], offsets, batch, q)
 
     def drawing(times: int, purpose: Purpose) -> Callable[[], object]:

@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from bench import hardware, results, tables
+from bench.decision_twin import sampling
 from bench.progress import telling
 from bench.prompts import PROMPTS
 from cli.fetching import fetch
@@ -28,7 +29,7 @@ from common.rng import Purpose
 from common.sampling import SamplingParams
 from common.tokenizer_files import TokenizerFiles
 from drafter.kernels.reference import SparseLaw, propose
-from verifier.kernels.decision import Rule, SamplingBatch, SparseQ
+from verifier.kernels.decision import Rule, SparseQ
 from verifier.kernels.reference import decide
 
 if TYPE_CHECKING:
@@ -76,15 +77,7 @@ def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
     if rule == Rule.REJECTION:
         ids, probs = own.int().expand(2 * trials, -1), meeting.q.expand(2 * trials, -1)
         q = SparseQ(ids, probs)
-    batch = SamplingBatch(
-        rule=torch.full((trials,), int(rule), dtype=torch.int8),
-        temperature=torch.ones(trials),
-        top_k=torch.full((trials,), width, dtype=torch.int32),
-        top_p=torch.ones(trials),
-        min_p=torch.zeros(trials),
-        seed=seed,
-        first_position=at,
-    )
+    batch = sampling(trials, width, rule=int(rule), seed=seed, first_position=at)
     logits = meeting.p.log().expand(2 * trials, -1)
     made = decide(logits, tokens, 2 * torch.arange(trials + 1), batch, q)
     return float(made.accepted_lengths.double().mean())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Protocol
 
 import torch
 
@@ -29,22 +30,37 @@ MARGIN_BYTES = 2 << 30
 MIB = 1 << 20
 
 
+class RoomSettings(Protocol):
+    """What either service is told about its memory."""
+
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def kv_memory_mib(self) -> int | None: ...
+    @property
+    def max_sessions(self) -> int: ...
+    @property
+    def gpu_memory_fraction(self) -> float:
+        """Of the whole GPU's memory, what this process may take in all, weights included.
+
+        Other processes' part is never counted on.
+        """
+
+
 def make_room(
     model: PagedModel,
+    settings: RoomSettings,
     *,
-    page_size: int,
-    memory_mib: int | None,
-    max_sessions: int,
     context: int,
     most_rows: int,
-    fraction: float,
     shrink: bool = False,
 ) -> PagePool:
     """Pages for `max_sessions` contexts of `context` tokens, or for as many as fit; steps recorded.
 
-    most_rows: of one batch. fraction: of the whole GPU's memory, what this process may take in all,
-    weights included; other processes' part is never counted on. The rest is make_pool's.
+    most_rows: of one batch. shrink: see make_pool.
     """
+    page_size, memory_mib = settings.page_size, settings.kv_memory_mib
+    max_sessions, fraction = settings.max_sessions, settings.gpu_memory_fraction
     if not model.kernels:
         return make_pool(model, page_size, memory_mib, max_sessions, context, shrink=shrink)
     runtime = model.runtime

@@ -92,16 +92,7 @@ def _make_room(
     model.runtime.enter()  # a thread of its own launches here
     choices = make_choices(model, bridge, config.max_sessions, q_entries)
     choices.warm_up()
-    pool = make_room(
-        model,
-        page_size=config.page_size,
-        memory_mib=config.kv_memory_mib,
-        max_sessions=config.max_sessions,
-        context=context,
-        most_rows=config.max_batch_tokens,
-        fraction=config.gpu_memory_fraction,
-        shrink=True,
-    )
+    pool = make_room(model, config, context=context, most_rows=config.max_batch_tokens, shrink=True)
     return choices, pool
 
 

@@ -52,7 +52,7 @@ def stream(
                 lost = error.code().name in ("UNAVAILABLE", *broken)
                 if not lost or time.monotonic() - lost_at >= patience_s:
                     raise
-                time.sleep(0.2)
+                time.sleep(0.2)  # before the next attempt
 
 
 def main() -> None:

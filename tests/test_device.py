@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,16 +145,15 @@ class FakeModel:
                 progress(done + 1, self.recorded_sizes)
 
 
-def room(model: Any, **changes: Any) -> Any:
-    given = {
+def room(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) -> Any:
+    settings = {
         "page_size": 16,
-        "memory_mib": None,
+        "kv_memory_mib": None,
         "max_sessions": 1000,
-        "context": 1600,
-        "most_rows": 128,
-        "fraction": 0.5,
+        "gpu_memory_fraction": 0.5,
+        **changes,
     }
-    return make_room(model, **{**given, **changes})
+    return make_room(model, SimpleNamespace(**settings), context=context, most_rows=most_rows)
 
 
 def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,7 +176,7 @@ def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_given_memory_and_few_sessions_need_no_more() -> None:
-    assert room(FakeModel(), memory_mib=200).num_pages == 200
+    assert room(FakeModel(), kv_memory_mib=200).num_pages == 200
     assert room(FakeModel(), max_sessions=2).num_pages == 200
     assert room(FakeModel(), most_rows=4096).num_pages > 0
     model = FakeModel()
@@ -186,7 +186,7 @@ def test_a_given_memory_and_few_sessions_need_no_more() -> None:
 
 def test_a_card_that_is_full_is_refused_with_what_is_needed() -> None:
     with pytest.raises(ConfigError, match="a context of 1600 tokens needs 100 MiB"):
-        room(FakeModel(), fraction=0.1)
+        room(FakeModel(), gpu_memory_fraction=0.1)
 
 
 kinds = st.sampled_from([torch.int64, torch.int32, torch.int8, torch.bool, torch.float32])

@@ -143,6 +143,13 @@ async def test_a_stateless_round_is_refused_as_the_stream_is() -> None:
             assert words in refusal.message
 
 
+async def opened_beside_another(verifier: Any) -> Refusal:
+    async def act() -> Refusal:
+        return await Stream(verifier).refused(verifier.open(PROMPT))
+
+    return await beside_another(verifier, act)
+
+
 async def test_a_model_that_raises_ends_the_sessions_of_that_batch_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,11 +162,7 @@ async def test_a_model_that_raises_ends_the_sessions_of_that_batch_only(
             return forward(chunks)
 
         monkeypatch.setattr(verifier.engine._model, "forward", failing)
-
-        async def act() -> Refusal:
-            return await Stream(verifier).refused(verifier.open(PROMPT))
-
-        refusal = await beside_another(verifier, act)
+        refusal = await opened_beside_another(verifier)
         assert refusal.code is StatusCode.INTERNAL
         assert refusal.message == "the target model failed: RuntimeError"
 
@@ -180,10 +183,6 @@ async def test_logits_that_are_no_numbers_end_their_own_session_only(
             return logits
 
         monkeypatch.setattr(verifier.engine._model, "forward", overflowing)
-
-        async def act() -> Refusal:
-            return await Stream(verifier).refused(verifier.open(PROMPT))
-
-        refusal = await beside_another(verifier, act)
+        refusal = await opened_beside_another(verifier)
         assert refusal.code is StatusCode.INTERNAL
         assert refusal.message == "the target model failed: its logits aren't finite"

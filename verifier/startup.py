@@ -31,15 +31,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     most_rows = min(batch_rows, config.max_sessions * (config.max_draft_tokens + 1))
     decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
     decisions.warm_up()
-    pool = make_room(
-        model,
-        page_size=config.page_size,
-        memory_mib=config.kv_memory_mib,
-        max_sessions=config.max_sessions,
-        context=context,
-        most_rows=batch_rows,
-        fraction=config.gpu_memory_fraction,
-    )
+    pool = make_room(model, config, context=context, most_rows=batch_rows)
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
