@@ -29,14 +29,15 @@ def write(path: Path, hardware: dict[str, Any], settings: dict[str, Any], **part
     head = {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": VERSION,
-        "commit": _commit(),
+        "commit": commit(),
         "hardware": hardware,
         "settings": settings,
     }
     path.write_text(json.dumps({**head, **parts}, indent=1, default=str) + "\n")
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """Of the working folder, marked if it has changes; None outside a repository."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False)

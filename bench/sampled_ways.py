@@ -7,8 +7,11 @@ Knows which settings make a way and how it is counted. Refuses to know whether i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from bench.progress import Tell
 from bench.questions import Question
@@ -42,72 +45,117 @@ def ways(draft_steps: int) -> tuple[Way, ...]:
     )
 
 
-@dataclass
+@dataclass(frozen=True)
+class Answer:
+    """One output, in what JSON can hold: the ids, and what its stream counted."""
+
+    prompt: tuple[int, ...]  # ids, as the target reads them
+    output: tuple[int, ...]  # ids
+    rule: str
+    rounds: int
+    committed: int  # in those rounds, so that the prefill's token is left out
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+    wire_bytes: int  # between the services, both directions
+    opening_bytes: int  # of them, the message that opened the session: the prompt, in the main
+
+    @classmethod
+    def of(cls, request: Request, question: Question, output: Output) -> Answer:
+        told = output.statistics
+        assert told.rule is not None
+        return cls(
+            question.ids,
+            output.token_ids,
+            told.rule.name,
+            told.rounds,
+            round(told.mean_acceptance_length * told.rounds),
+            told.drafted_by_position,
+            told.accepted_by_position,
+            told.wire_bytes,
+            _opening_bytes(request, question, told.rule),
+        )
+
+
+@dataclass(frozen=True)
 class Drawn:
     """What one way said to some questions, in the order in which they were asked."""
 
-    questions: list[Question] = field(default_factory=list)
-    outputs: list[Output] = field(default_factory=list)
-    opening_bytes: int = 0  # of the messages that opened the sessions: the prompts, in the main
+    answers: tuple[Answer, ...]
 
-    def first(self, tokens: int) -> list[tuple[Question, Output]]:
+    def first(self, tokens: int) -> list[Answer]:
         """As many answers as have `tokens` tokens together: reading more takes long.
 
         By order of asking; by order of ending, short texts would be preferred.
         """
         chosen, count = [], 0
-        for question, output in zip(self.questions, self.outputs, strict=True):
+        for answer in self.answers:
             if count >= tokens:
                 break
-            chosen.append((question, output))
-            count += len(output.token_ids)
+            chosen.append(answer)
+            count += len(answer.output)
         return chosen
 
     @property
     def tokens(self) -> int:
-        return sum(each.statistics.output_tokens for each in self.outputs)
+        return sum(len(each.output) for each in self.answers)
 
     @property
     def rounds(self) -> int:
-        return sum(each.statistics.rounds for each in self.outputs)
+        return sum(each.rounds for each in self.answers)
 
     @property
     def mean_acceptance_length(self) -> float:
         """AL: committed tokens per round, next token included, prefill excluded."""
-        every = [each.statistics for each in self.outputs]
-        committed = sum(each.mean_acceptance_length * each.rounds for each in every)
+        committed = sum(each.committed for each in self.answers)
         return committed / self.rounds if self.rounds else 0.0
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
         """[i]: the share of rounds drafting at least i + 1 tokens that accepted as many."""
-        drafted = _summed([each.statistics.drafted_by_position for each in self.outputs])
-        accepted = _summed([each.statistics.accepted_by_position for each in self.outputs])
+        drafted = _summed([each.drafted_by_position for each in self.answers])
+        accepted = _summed([each.accepted_by_position for each in self.answers])
         return tuple(a / d for a, d in zip(accepted, drafted, strict=True))
 
     @property
     def bytes_per_token(self) -> float:
         """Everything between the services, both directions, prompts included."""
-        return self._wire_bytes / self.tokens if self.tokens else 0.0
+        wire_bytes = sum(each.wire_bytes for each in self.answers)
+        return wire_bytes / self.tokens if self.tokens else 0.0
 
     @property
     def bytes_per_round(self) -> float:
         """Both directions, without the messages that opened sessions."""
-        return (self._wire_bytes - self.opening_bytes) / self.rounds if self.rounds else 0.0
+        later = sum(each.wire_bytes - each.opening_bytes for each in self.answers)
+        return later / self.rounds if self.rounds else 0.0
 
     def bytes_per_position(self, alone: Drawn) -> float | None:
         """What a drafted position adds to a round of the target alone; None where none is drafted.
 
         Its id, its law if one goes along, and its share of the verdict's accepted length.
         """
-        drafted = sum(sum(each.statistics.drafted_by_position) for each in self.outputs)
+        drafted = sum(sum(each.drafted_by_position) for each in self.answers)
         if not drafted or not alone.rounds:
             return None
         return (self.bytes_per_round - alone.bytes_per_round) * self.rounds / drafted
 
-    @property
-    def _wire_bytes(self) -> int:
-        return sum(each.statistics.wire_bytes for each in self.outputs)
+    def save(self, path: Path, key: Mapping[str, Any]) -> None:
+        """key: all that decides what is drawn."""
+        told = {"key": key, "answers": [asdict(each) for each in self.answers]}
+        path.write_text(json.dumps(told, default=str) + "\n")
+
+    @classmethod
+    def load(cls, path: Path, key: Mapping[str, Any]) -> Drawn | None:
+        """What was saved under the same key; None if nothing was."""
+        if not path.exists():
+            return None
+        told = json.loads(path.read_text())
+        if told["key"] != json.loads(json.dumps(key, default=str)):
+            return None
+        return cls(tuple(Answer(**_tuples(each)) for each in told["answers"]))
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 def _summed(counts: Sequence[Sequence[int]]) -> list[int]:
@@ -127,8 +175,7 @@ async def draw(
     tell: Tell,
 ) -> Drawn:
     """At least `tokens` tokens of text, the questions in turn, `streams` at a time."""
-    made = Drawn()
-    answers: dict[int, tuple[Question, Output]] = {}
+    answers: dict[int, Answer] = {}
     count = number = 0
 
     async def one(number: int) -> None:
@@ -145,14 +192,14 @@ async def draw(
             sampling=SamplingParams(**{**vars(params), "seed": seed}),
         )
         output = await client.generate(request)
-        answers[number] = (question, output)
-        made.opening_bytes += _opening_bytes(request, question, output)
+        answers[number] = Answer.of(request, question, output)
         count += len(output.token_ids)
         tell(f"{way.name}, temperature {params.temperature:g}", count, tokens)
 
     running: set[asyncio.Task[None]] = set()
     while count < tokens:
-        while len(running) < streams and count < tokens:
+        # No more than could be needed if every one that runs came to its limit.
+        while len(running) < streams and count + len(running) * max_new_tokens < tokens:
             running.add(asyncio.create_task(one(number)))
             number += 1
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -160,16 +207,11 @@ async def draw(
             task.result()
     # Those that still run are awaited: stopping early would prefer short texts.
     await asyncio.gather(*running)
-    for _, (question, output) in sorted(answers.items()):
-        made.questions.append(question)
-        made.outputs.append(output)
-    return made
+    return Drawn(tuple(answer for _, answer in sorted(answers.items())))
 
 
-def _opening_bytes(request: Request, question: Question, output: Output) -> int:
+def _opening_bytes(request: Request, question: Question, rule: AcceptanceRule) -> int:
     """Of the message by which the drafter opened the session of `request`."""
-    rule = output.statistics.rule
-    assert rule is not None
     spec = OpenSession(
         question.ids,
         request.max_new_tokens,

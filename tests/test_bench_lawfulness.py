@@ -9,70 +9,71 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.lawfulness import LAWS, PAIRS, law_name, main, row_of, shown, side_by_side
+from bench.lawfulness import LAWS, PAIRS, main
+from bench.lawfulness_tables import law_name, row_of, shown, side_by_side
 from bench.questions import Question
-from bench.sampled_ways import Drawn, draw, ways
+from bench.sampled_ways import Answer, Drawn, draw, ways
 from bench.scoring import Score
 from bench.tiny import make_pair
-from cli.output import Output, Statistics
 from common import wire_verify
 from common.sampling import SamplingParams
-from common.types import AcceptanceRule, OpenSession
+from common.types import OpenSession
 from tests.fake_pairs import PROMPTS, known, serving_pair
 
 SCORE = Score(200, 410.0, 400.0, 100.0, 0)
 ALONE, REJECTION, COUPLED, NO_Q, AUTO = ways(3)
 
 
-def output(rounds: int, committed: int, **changes: Any) -> Output:
+def answer(rounds: int, committed: int, **changes: Any) -> Answer:
     given: dict[str, Any] = {
-        "stop_reason": None,
-        "prompt_tokens": 3,
-        "output_tokens": committed + 1,
+        "prompt": (1, 2, 3),
+        "output": (1,) * (committed + 1),
+        "rule": "REJECTION",
         "rounds": rounds,
-        "mean_acceptance_length": committed / rounds,
+        "committed": committed,
         "drafted_by_position": (),
         "accepted_by_position": (),
-        "time_to_first_token_s": 0.1,
-        "total_s": 1.0,
-        "room_s": {},
         "wire_bytes": 0,
-        "intersection_rounds": 0,
-        "text_rounds": 0,
-        "drafting": True,
-        **changes,
+        "opening_bytes": 0,
     }
-    return Output("", (1,) * (committed + 1), (), Statistics(**given))
+    return Answer(**given | changes)
 
 
 def test_acceptance_is_counted_over_all_answers() -> None:
-    first = output(4, 10, drafted_by_position=(4, 4), accepted_by_position=(3, 2))
-    second = output(2, 2, drafted_by_position=(1,), accepted_by_position=(0,))
-    drawn = Drawn([], [first, second])
+    first = answer(4, 10, drafted_by_position=(4, 4), accepted_by_position=(3, 2))
+    second = answer(2, 2, drafted_by_position=(1,), accepted_by_position=(0,))
+    drawn = Drawn((first, second))
     assert drawn.mean_acceptance_length == pytest.approx(12 / 6)
     assert drawn.acceptance_by_position == (3 / 5, 2 / 4)
 
 
 def test_what_is_read_are_the_first_answers_that_were_asked_for() -> None:
-    asked = [Question(name, (1,), beginning=name) for name in "abc"]
-    drawn = Drawn(asked, [output(1, 4), output(1, 1), output(1, 9)])
-    for tokens, names in ((5, "a"), (6, "ab"), (99, "abc")):
-        assert [question.name for question, _ in drawn.first(tokens)] == list(names)
+    drawn = Drawn((answer(1, 4), answer(1, 1), answer(1, 9)))
+    for tokens, count in ((5, 1), (6, 2), (99, 3)):
+        assert drawn.first(tokens) == list(drawn.answers[:count])
 
 
 def test_a_drafted_position_costs_what_it_adds_to_a_round_of_the_target_alone() -> None:
     """300 bytes of prompt in either; 30 a round alone, 120 with three drafted positions."""
-    alone = Drawn([], [output(10, 10, wire_bytes=600)], opening_bytes=300)
-    drafted = output(5, 10, wire_bytes=900, drafted_by_position=(5, 5, 5))
-    with_q = Drawn([], [drafted], opening_bytes=300)
+    alone = Drawn((answer(10, 10, wire_bytes=600, opening_bytes=300),))
+    drafted = answer(5, 10, wire_bytes=900, opening_bytes=300, drafted_by_position=(5, 5, 5))
+    with_q = Drawn((drafted,))
     assert alone.bytes_per_position(alone) is None
     assert with_q.bytes_per_position(alone) == pytest.approx(30.0)
     assert with_q.bytes_per_token == pytest.approx(900 / 11)
 
 
+def test_what_was_drawn_is_found_again_under_the_same_settings_only(tmp_path: Path) -> None:
+    path, drawn = tmp_path / "drawn.json", Drawn((answer(2, 3, drafted_by_position=(2, 1)),))
+    assert Drawn.load(path, {"tokens": 5}) is None
+    drawn.save(path, {"tokens": 5})
+    assert Drawn.load(path, {"tokens": 5}) == drawn
+    assert Drawn.load(path, {"tokens": 6}) is None
+
+
 def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -> None:
-    drafted = output(5, 10, wire_bytes=900, drafted_by_position=(5,), accepted_by_position=(4,))
-    alone, made = Drawn([], [output(10, 10, wire_bytes=600)]), Drawn([], [drafted])
+    drafted = answer(5, 10, wire_bytes=900, drafted_by_position=(5,), accepted_by_position=(4,))
+    alone, made = Drawn((answer(10, 10, wire_bytes=600),)), Drawn((drafted,))
     rows = [
         row_of(way, params, SCORE, made if way.draft_steps else alone, alone)
         for params in LAWS
@@ -114,7 +115,7 @@ async def test_bytes_per_drafted_position_stay_under_their_limits(
             limits = (60, 24, 4)
             drawn = await draw(pair.client, asked, way, params, *limits, lambda *_: None)
             assert drawn.tokens >= 60
-            assert drawn.opening_bytes == opened
+            assert sum(each.opening_bytes for each in drawn.answers) == opened
             made[way.name] = drawn
     alone = made.pop(ALONE.name)
     assert alone.acceptance_by_position == () and alone.mean_acceptance_length == 1.0
@@ -122,9 +123,8 @@ async def test_bytes_per_drafted_position_stay_under_their_limits(
         added = drawn.bytes_per_position(alone)
         assert added is not None
         assert 200 < added < 700 if name == REJECTION.name else 1 < added < 10, (name, added)
-        rules = {each.statistics.rule for each in drawn.outputs}
-        assert rules <= {AcceptanceRule.REJECTION, AcceptanceRule.COUPLED, AcceptanceRule.NO_Q}
-        assert len(rules) == 1
+        rules = {each.rule for each in drawn.answers}
+        assert rules <= {"REJECTION", "COUPLED", "NO_Q"} and len(rules) == 1
 
 
 @pytest.mark.long
@@ -140,3 +140,7 @@ def test_the_whole_tool_finds_every_rule_lawful(tmp_path: Path) -> None:
         assert abs(row["z"]) < 4.5, row
         assert row["score"]["tokens"] >= 600 and not row["score"]["impossible"]
         assert row["mean_acceptance_length"] >= 1
+    assert "were drawn before" not in outcome.output
+    # Cut off while it was read: nothing is drawn again.
+    outcome = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
+    assert "10 of 10 were drawn before" in outcome.output and outcome.exit_code == 0
