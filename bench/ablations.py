@@ -55,7 +55,7 @@ def context_maker(pair: Pair, variant: Variant) -> MakeContexts:
         own = None
         if variant.own and recording.messages:
             own = bridge.draft.render_chat(recording.messages)
-        return contexts_by_mode(bridge, recording.prompt, variant.encoding, own)
+        return contexts_by_mode(bridge, recording.prompt, variant.encoding, own, variant.mode)
 
     return make
 

@@ -61,6 +61,8 @@ class RowBatch:
         groups = query[0].view(kv_heads, heads // kv_heads, rows, size)
         groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
         out = torch.empty_like(groups)
+        # Views are made for all rows at once: for a small model, making them is most of the work.
+        asked, told = groups[:, None].unbind(), out[:, None].unbind()  # [1, kv_heads, group, size]
         threads = now = torch.get_num_threads()
         row = 0
         try:
@@ -70,12 +72,12 @@ class RowBatch:
                     torch.set_num_threads(wanted)
                     now = wanted
                 keys, values = self.store.read(layer, segment.pages)
-                keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [kv_heads, n, size]
+                keys = keys.transpose(0, 1)[None]  # [1, kv_heads, n, head_size]
+                values = values.transpose(0, 1)[None]
                 for end in range(segment.begin + 1, segment.end + 1):
                     begin = max(0, end - window) if window else 0
-                    out[row] = _attend_row(
-                        groups[row], keys[:, begin:end], values[:, begin:end], scaling, softcap
-                    )
+                    seen = keys.narrow(2, begin, end - begin), values.narrow(2, begin, end - begin)
+                    told[row].copy_(_attend_row(asked[row], *seen, scaling, softcap))
                     row += 1
         finally:
             if now != threads:
@@ -110,15 +112,15 @@ def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, 
 
 
 def _attend_row(
-    query: Tensor,  # [kv_heads, group, head_size]
-    keys: Tensor,  # [kv_heads, positions, head_size]
+    query: Tensor,  # [1, kv_heads, group, head_size]
+    keys: Tensor,  # [1, kv_heads, positions, head_size]
     values: Tensor,
     scaling: float | None,
     softcap: float | None,
-) -> Tensor:  # [kv_heads, group, head_size]
+) -> Tensor:  # [1, kv_heads, group, head_size]
     if softcap is None:
-        return scaled_dot_product_attention(query[None], keys[None], values[None], scale=scaling)[0]
-    scores = torch.matmul(query, keys.transpose(1, 2))
+        return scaled_dot_product_attention(query, keys, values, scale=scaling)
+    scores = torch.matmul(query, keys.transpose(2, 3))
     scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     scores = softcap * torch.tanh(scores / softcap)  # Gemma 2, arXiv:2408.00118
     return torch.matmul(torch.softmax(scores, dim=-1), values)

@@ -10,7 +10,7 @@ splits anyway are frozen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from common.tokenizer import Role
@@ -37,30 +37,35 @@ class DraftContext:
         prompt: Sequence[int],
         encoding: Encoding = "canonical",
         own_prompt: Sequence[int] | None = None,
+        prompt_encoding: Encoding | None = None,
     ) -> None:
+        """own_prompt: draft ids to read in its place. prompt_encoding: the prompt's, if another."""
         self._bridge = bridge
-        self._encoding = encoding
+        self._encoding = prompt_encoding or encoding
         self._target_ids = list(prompt)
+        self._taken = 0  # so many of them are translated
         self._frozen: list[int] = []
         self._live = bytearray()
         self._live_ids: list[int] | None = []
         self._hopeless = False  # a byte that no later token can help to encode
         self._target_bos = frozenset(bridge.target.roles[Role.BOS])
-        if own_prompt is not None:
+        if own_prompt is None:
+            bos = None if bridge.identity else bridge.draft.prompt_bos
+            if bos is not None:  # also before a prompt whose own tokenizer adds none
+                self._frozen.append(bos)
+            self._catch_up()
+        else:
             self._frozen = list(own_prompt)
-            return
-        bos = None if bridge.identity else bridge.draft.prompt_bos
-        if bos is not None:  # also before a prompt whose own tokenizer adds none
-            self._frozen.append(bos)
-        self._take(prompt)
+            self._taken = len(prompt)
+        self._encoding = encoding
 
     def extend(self, target_ids: Sequence[int]) -> None:
-        """Append committed target ids."""
+        """Append committed target ids. They are translated when the context is asked for."""
         self._target_ids += target_ids
-        self._take(target_ids)
 
     def ids(self) -> list[int] | None:
         """The draft ids to be read; a fresh list."""
+        self._catch_up()
         if self._hopeless or self._live_ids is None:
             return None
         return self._frozen + self._live_ids
@@ -101,9 +106,12 @@ class DraftContext:
         """The last `count` committed target ids, prompt included."""
         return self._target_ids[-count:] if count else []
 
-    def _take(self, target_ids: Iterable[int]) -> None:
-        if self._hopeless:
-            return
+    def _catch_up(self) -> None:
+        taken, self._taken = self._taken, len(self._target_ids)
+        if taken < self._taken and not self._hopeless:
+            self._take(self._target_ids[taken:])
+
+    def _take(self, target_ids: Sequence[int]) -> None:
         if self._bridge.identity:
             # A padded id has no bytes, and a narrower draft model has no row for it.
             self._frozen += [id_ for id_ in target_ids if self._bridge.to_draft(id_) is not None]
@@ -183,16 +191,22 @@ def contexts_by_mode(
     prompt: Sequence[int],
     encoding: Encoding | Literal["auto"],
     own_prompt: Sequence[int] | None,
+    mode: BridgeMode = BridgeMode.AUTO,
 ) -> Mapping[BridgeMode, DraftContext]:
-    """What each bridge mode reads. auto: text reads canonical text, intersection token by token,
+    """What each bridge mode reads. encoding "auto": text reads canonical text, intersection token
 
-    since it must also draft in the target's own tokens (docs/decisions.md has the measurement).
+    by token, since it must also draft in the target's own tokens. Where both are there, so that a
+    session may change its mode, they read the same prompt: it isn't read again then
+    (docs/decisions.md has the measurements).
     """
-    if encoding != "auto" or bridge.identity:
-        fixed: Encoding = "token" if encoding == "token" else "canonical"
-        one = DraftContext(bridge, prompt, fixed, own_prompt)
+    if bridge.identity:
+        encoding = "canonical"
+    elif encoding == "auto" and mode is not BridgeMode.AUTO:
+        encoding = "token" if mode is BridgeMode.INTERSECTION else "canonical"
+    if encoding != "auto":
+        one = DraftContext(bridge, prompt, encoding, own_prompt)
         return {BridgeMode.TEXT: one, BridgeMode.INTERSECTION: one}
     return {
         BridgeMode.TEXT: DraftContext(bridge, prompt, "canonical", own_prompt),
-        BridgeMode.INTERSECTION: DraftContext(bridge, prompt, "token", own_prompt),
+        BridgeMode.INTERSECTION: DraftContext(bridge, prompt, "token", own_prompt, "canonical"),
     }

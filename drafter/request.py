@@ -75,9 +75,10 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     )
     contexts: Mapping[BridgeMode, DraftContext] = {}
     if steps:
-        contexts = contexts_by_mode(pair.bridge, prompt, config.context, own_prompt)
+        contexts = contexts_by_mode(pair.bridge, prompt, config.context, own_prompt, mode)
         for context in {id(each): each for each in contexts.values()}.values():
             context.extend(resumed)
+            context.ids()  # translated now: this is no event loop
     return Asked(spec, contexts, steps, mode, stops, resumed)
 
 

@@ -5,6 +5,8 @@ Knows: the two methods. Refuses to know when to ask again (drafter/verifier_clie
 
 from __future__ import annotations
 
+import asyncio
+
 from common import wire_verify
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
@@ -12,11 +14,23 @@ from common.tokenizer import TokenizerFiles
 from common.types import ModelInfo
 from drafter.lost_verifier import Lost
 
+LIMIT_S = 30.0  # for both answers; a tokenizer has up to some 30 MiB
+
 
 async def described(
     stub: verifier_pb2_grpc.VerifierServiceStub,
 ) -> tuple[ModelInfo, TokenizerFiles]:
-    """Raises Lost if the two answers don't belong together: the verifier changed between."""
+    """Raises Lost if they take too long, or don't belong together: the verifier changed between."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await _described(stub)
+    except TimeoutError as cause:
+        raise Lost(f"it hasn't said what it serves within {LIMIT_S:g} s") from cause
+
+
+async def _described(
+    stub: verifier_pb2_grpc.VerifierServiceStub,
+) -> tuple[ModelInfo, TokenizerFiles]:
     info = wire_verify.model_from_pb(await stub.GetModel(pb.GetModelRequest()))
     received: dict[str, bytearray] = {}
     expected: dict[str, int] = {}

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.tokenizer import Role, TokenizerFiles, Vocabulary
+from common.types import BridgeMode
 from common.weights import resolve
 from drafter.bridge import Bridge
-from drafter.context import LIVE_FORCED, LIVE_LIMIT, DraftContext, Encoding
+from drafter.context import (
+    LIVE_FORCED,
+    LIVE_LIMIT,
+    DraftContext,
+    Encoding,
+    contexts_by_mode,
+)
 from tests.fake_tokenizers import FAMILIES, WHOLE_FAMILIES, blobs, family
 
 PAIRS = [(target, draft) for target in FAMILIES for draft in FAMILIES]
@@ -157,8 +164,47 @@ def test_a_rounds_cost_does_not_grow_with_the_context(
         ids = target.encode_bytes(text) or []
         for _ in range(200):
             context.extend(ids)
+            context.ids()
             rounds += 1
     assert max(sizes) < LIVE_FORCED + LIVE_LIMIT and len(sizes) <= rounds * (1 + len(ids))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_context_that_is_not_asked_for_costs_nothing(
+    encoding: Encoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In auto there are two, and most rounds read one of them."""
+    target, draft = family("sentencepiece"), family("byte-level")
+    context = DraftContext(Bridge(target, draft), [], encoding)
+    sizes = encoded_sizes(draft, monkeypatch)
+    ids = target.encode_bytes(b" the fox jumps over") or []
+    for _ in range(20):
+        context.extend(ids)
+    assert not sizes
+    told = context.ids() or []
+    assert draft.bytes_of(told) == target.bytes_of(ids) * 20
+
+
+def test_where_a_session_may_change_its_mode_either_reads_the_same_prompt() -> None:
+    """Else a round in the other mode would read all of it again, and the next one once more."""
+    target, draft = family("sentencepiece"), family("byte-level")
+    bridge = Bridge(target, draft)
+    pieces = [target.encode_bytes(piece) or [] for piece in (b" the f", b"ox ju", b"mps over")]
+    prompt = [token_id for piece in pieces for token_id in piece]
+    by_mode = contexts_by_mode(bridge, prompt, "auto", None)
+    text, tokens = by_mode[BridgeMode.TEXT], by_mode[BridgeMode.INTERSECTION]
+    assert text.ids() == tokens.ids()
+    for context in (text, tokens):
+        context.extend(pieces[0])
+    read = tokens.ids() or []
+    assert read[-len(pieces[0]) :] == [bridge.to_draft(token_id) for token_id in pieces[0]]
+
+
+def test_a_session_that_keeps_its_mode_has_one_context() -> None:
+    bridge = Bridge(family("sentencepiece"), family("byte-level"))
+    for mode in (BridgeMode.TEXT, BridgeMode.INTERSECTION):
+        by_mode = contexts_by_mode(bridge, [5], "auto", None, mode)
+        assert len({id(context) for context in by_mode.values()}) == 1
 
 
 @pytest.mark.models

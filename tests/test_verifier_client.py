@@ -37,10 +37,14 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.at_open = at_open
         self.sha256 = [FILES.sha256]  # one for each GetModel; the last one stays
         self.short = 0  # bytes that go missing
+        self.silences = 0  # so many times it never says what it serves
         self.opened: list[tuple[int, ...]] = []
         self.resumed: list[int] = []  # output tokens of an earlier life, of each opened session
 
     async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
+        if self.silences:
+            self.silences -= 1
+            await asyncio.Event().wait()
         sha256 = self.sha256.pop(0) if len(self.sha256) > 1 else self.sha256[0]
         info = ModelInfo(
             "fake", sha256, 270, frozenset({0}), 64, 8, 256, 4, MESSAGE_BYTES, True, "0"
@@ -234,6 +238,17 @@ async def test_a_verifier_that_changes_while_it_is_described_is_asked_again() ->
         info, files = await client.describe()
     assert info.tokenizer_sha256 == files.sha256 == FILES.sha256
     assert files.files == FILES.files
+
+
+async def test_a_verifier_that_stays_silent_while_it_is_described_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("drafter.verifier_description.LIMIT_S", 0.2)
+    fake = FakeVerifier()
+    fake.silences = 1
+    async with client_of(fake) as client:
+        info, _ = await client.describe()
+    assert info.tokenizer_sha256 == FILES.sha256 and not fake.silences
 
 
 @pytest.mark.parametrize("changes", [{"sha256": ["of another"]}, {"short": 1}])
