@@ -21,7 +21,8 @@ import torch
 
 from bench.device_folders import IDS
 from common import rng
-from drafter.engine import DraftEngine, DraftSession
+from drafter.draft_session import DraftSession
+from drafter.engine import DraftEngine
 
 
 class Script:

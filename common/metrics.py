@@ -234,8 +234,12 @@ PAUSE_SECONDS = _seconds(
     "Verifiers lost in mid-session: from asking one to the verdict of the one that took over.",
 )
 
-# Drafting ahead of the verdict doesn't exist yet. Its hits and misses belong here when it does: one
-# counter with a label for the outcome, incremented where a verdict confirms or rolls back.
+RUN_AHEAD = _counter(
+    "crossdraft_drafter_run_ahead_total",
+    "Verdicts that met drafts made ahead of them: the next draft was ready (hit), begun (part), or "
+    "the target wrote something else (miss). Nothing where `run_ahead` is off.",
+    outcome=("hit", "part", "miss"),
+)
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

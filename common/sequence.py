@@ -100,6 +100,20 @@ def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: i
     return batch
 
 
+def add_decode(batch: list[Packed], sequence: Sequence, step: int) -> bool:
+    """Put a sequence's one pending token into the batch; False if no page is free for it.
+
+    For what nobody waits for: nobody is preempted.
+    """
+    assert sequence.pending == 1
+    if not _make_room(sequence, 1, ()):
+        return False
+    sequence.last_step = step
+    chunk = Chunk(sequence.tokens[-1:], sequence.table, 1)
+    batch.append(Packed(sequence, chunk, True))
+    return True
+
+
 def _is_long(sequence: Sequence) -> bool:
     """Whether it is a prefill to the order of things; a few tokens to catch up with are none."""
     return sequence.pending > sequence.wanted + CATCH_UP

@@ -33,6 +33,11 @@ class DrafterConfig(ServiceConfig):
     max_draft_steps: int = setting(
         16, "Draft steps that a request may ask for.", minimum=0, maximum=1024
     )
+    run_ahead: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Whether a session goes on drafting while its proposal is checked, as if all of it would "
+        "stand; auto: on a GPU. On a CPU it takes time from whatever else runs there.",
+    )
     context: Literal["auto", "canonical", "token"] = setting(
         "auto",
         "How committed text is encoded for the draft model: canonical as it would encode the whole "

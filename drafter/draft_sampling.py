@@ -68,6 +68,7 @@ class DraftSampling:
 
         Numbers that nobody shares are fresh for every draft: what became of the last one, lengths
         and modes included, then tells nothing about them, and q is exactly what was drawn from.
+        What a draft goes on with ahead of its verdict has numbers of its own, too: by position.
         """
         bridge, noise = self._bridge, self._bridge.noise_ids
         if self._rule is AcceptanceRule.COUPLED:

@@ -17,8 +17,9 @@ from common.types import BridgeMode, SparseRow
 from drafter.bridge import Bridge
 from drafter.context import DraftContext
 from drafter.draft_sampling import DraftSampling, certain, in_target_ids
+from drafter.draft_session import Draft, DraftFailed
 from drafter.draft_tokens import Draws
-from drafter.engine import Draft, DraftEngine, DraftFailed
+from drafter.engine import DraftEngine
 from drafter.lookup import PromptLookup
 from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
 from drafter.statistics import StreamStatistics

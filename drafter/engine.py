@@ -2,8 +2,9 @@
 
     step = pack, forward, choose, hand out
 
-No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. Knows draft
-ids only. Refuses to know target ids and the verifier (drafter/bridge.py, drafter/speculation.py).
+No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. A session
+whose draft has left goes on ahead of the verdict in what room the others leave. Knows draft ids
+only. Refuses to know target ids and the verifier (drafter/bridge.py, drafter/speculation.py).
 """
 
 from __future__ import annotations
@@ -11,68 +12,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import torch
 
+from common import metrics
 from common.engine_telemetry import EngineTelemetry
-from common.engine_thread import EngineThread, Mailbox
+from common.engine_thread import EngineThread
 from common.kv_cache import PagePool
 from common.model import PagedModel
-from common.sequence import Packed, Sequence, pack
+from common.sequence import Packed, Sequence, add_decode, pack
 from drafter.arrivals import Arrivals
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_choice import Choice, Choices, HostChoices, Question
-from drafter.draft_tokens import Draws, Law
+from drafter.draft_choice import Choice, Choices, HostChoices
+from drafter.draft_session import Draft, DraftFailed, DraftSession, Outcome, Wish
+from drafter.draft_tokens import Draws
 
 log = logging.getLogger(__name__)
-
-
-class DraftFailed(Exception):
-    """The draft model raised; the session goes on with k = 0. Never leaves the drafter."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """Draft ids, newest last, and where their time went (seconds).
-
-    `replaced`: the first of them stands in place of the context's last id, whose bytes it begins
-    with ("token healing"), rather than after it. `laws`: what each was drawn from, where that goes
-    along with it.
-    """
-
-    ids: list[int]
-    laws: list[Law]
-    replaced: bool
-    forward_s: float
-    queue_s: float
-
-
-class DraftSession:
-    """One session's place in the draft engine. Written on the engine's thread only."""
-
-    def __init__(self, pool: PagePool) -> None:
-        self.sequence = Sequence(pool, [])
-        self.mailbox: Mailbox[Draft] = Mailbox()
-        self.steps_left = 0
-        self.allowed: torch.Tensor | None = None  # bool [draft vocab]; None until it drafts
-        self.allowed_first: torch.Tensor | None = None  # instead, in the first step
-        self.draws: Draws | None = None  # None: it takes the likeliest
-        self.adjustments: DraftAdjustments | None = None
-        self.drafted: list[int] = []
-        self.laws: list[Law] = []
-        self.replaced = False
-        self.asked_at = 0.0
-        self.forward_s = 0.0
-
-    def asks(self, real: torch.Tensor) -> Question:
-        """What the next step is to choose. real: bool [draft vocab], ids that exist."""
-        allowed = real if self.allowed is None else self.allowed
-        if not self.drafted and self.allowed_first is not None:
-            allowed = self.allowed_first
-        wanted, last = self.sequence.wanted, self.sequence.tokens[-1]
-        return Question(wanted, last, self.drafted, allowed, self.draws, self.adjustments)
 
 
 class DraftEngine:
@@ -87,7 +43,9 @@ class DraftEngine:
         max_context_length: int,
         threads: int = 0,
         choices: Choices | None = None,  # None: on the CPU
+        run_ahead: bool = False,
     ) -> None:
+        """run_ahead: whether sessions draft while their verdicts are on the way."""
         self.max_context_length = min(max_context_length, pool.capacity_tokens)
         self.healthy = True
         self.pool = pool
@@ -95,8 +53,10 @@ class DraftEngine:
         self._bridge = bridge
         self._stops = bridge.draft.eos_ids
         self._max_rows = max_batch_tokens
-        self._sessions: dict[DraftSession, None] = {}  # an ordered set
-        self._waiting: dict[DraftSession, None] = {}
+        self._sessions: dict[Sequence, DraftSession] = {}
+        self._waiting: dict[DraftSession, None] = {}  # an ordered set
+        self._ahead: dict[DraftSession, None] = {}  # those that may draft ahead of their verdicts
+        self._run_ahead = run_ahead
         self._arrivals = Arrivals()
         self._pass_s = 0.0  # the last forward pass
         self._steps = 0
@@ -104,6 +64,7 @@ class DraftEngine:
         self.telemetry = EngineTelemetry(
             "draft", pool, lambda: len(self._waiting), lambda: model.unrecorded_passes
         )
+        self._outcomes = self.telemetry.registry.counters(metrics.RUN_AHEAD)
         self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
@@ -112,15 +73,14 @@ class DraftEngine:
 
     def step(self) -> bool:
         """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
-        if not self._waiting:
+        if not self._waiting and not self._ahead:
             return False
         now = time.monotonic()
         self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
-        if not self._waiting:  # whoever waited has ended
-            return False
         batch = self._pack()
-        sessions = {session.sequence: session for session in self._waiting}
-        running = [sessions[part.sequence] for part in batch]
+        if not batch:  # whoever waited has ended
+            return bool(self._ahead)
+        running = [self._sessions[part.sequence] for part in batch]
         try:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
@@ -143,48 +103,50 @@ class DraftEngine:
 
     def _pack(self) -> list[Packed]:
         self._steps += 1
-        waiting = [session.sequence for session in self._waiting]
-        everyone = [session.sequence for session in self._sessions]
-        batch = pack(waiting, everyone, self._max_rows, self._steps)
-        assert batch, "the pool holds at least one whole context, so the first in line always runs"
+        batch: list[Packed] = []
+        if self._waiting:
+            waiting = [session.sequence for session in self._waiting]
+            batch = pack(waiting, list(self._sessions), self._max_rows, self._steps)
+            assert batch, "the pool holds at least one whole context: the first in line always runs"
+        room = self._max_rows - sum(len(part.chunk.tokens) for part in batch)
+        for session in list(self._ahead)[:room]:
+            if not session.may_run_ahead(self.max_context_length) or not (
+                add_decode(batch, session.sequence, self._steps)
+            ):
+                del self._ahead[session]
         return batch
 
     def _advance(self, session: DraftSession, chosen: Choice) -> None:
         """One draft token more, or none; hand the draft out when it is whole."""
-        token = chosen.token
-        if chosen.law is not None:
-            session.laws.append(chosen.law)
-        session.replaced |= chosen.replaced
-        if token is None:
-            session.steps_left = 0
-        elif session.steps_left > 0:
-            if session.replaced and not session.drafted:
-                del session.sequence.tokens[-1]
-                session.sequence.table.truncate(len(session.sequence.tokens))
-            session.drafted.append(token)
-            session.sequence.tokens.append(token)
-            session.sequence.wanted = 1
-            session.steps_left -= 1
-        if session.steps_left == 0 or token in self._stops:
-            del self._waiting[session]
-            queue_s = time.monotonic() - session.asked_at - session.forward_s
-            drafted, laws, replaced = session.drafted, session.laws, session.replaced
-            session.mailbox.post(Draft(drafted, laws, replaced, session.forward_s, queue_s))
+        session.take(chosen, self._stops)
+        if session in self._waiting and session.owed == 0:
+            self._hand_out(session)
+
+    def _hand_out(self, session: DraftSession) -> None:
+        self._waiting.pop(session, None)
+        queue_s = time.monotonic() - session.asked_at - session.forward_s
+        session.mailbox.post(session.draft(queue_s))
+        if self._run_ahead:
+            self._ahead[session] = None
 
     def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
         log.exception("the draft model failed with %d sessions", len(sessions))
         self.healthy = False
         self.telemetry.failed()
         for session in sessions:
-            self._waiting.pop(session, None)
             session.sequence.table.release()
+            if session in self._ahead:  # nobody waits for it
+                del self._ahead[session]
+                session.forget_ahead()
+                continue
+            self._waiting.pop(session, None)
             session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------
 
     def open(self) -> DraftSession:
         session = DraftSession(self.pool)
-        self._thread.call(lambda: self._sessions.setdefault(session))
+        self._thread.call(lambda: self._sessions.update({session.sequence: session}))
         return session
 
     def expect(self, session: DraftSession) -> None:
@@ -214,13 +176,8 @@ class DraftEngine:
         now = time.monotonic()
         self._arrivals.forget(session)
 
-        def begin() -> None:
-            session.asked_at, session.forward_s = now, 0.0
-            session.allowed, session.allowed_first = allowed, allowed_first
-            session.draws, session.adjustments = draws, adjustments
-            self._begin(session, context, steps, 2 if heal and len(context) > 1 else 1)
-
-        self._thread.call(begin)
+        wish = Wish(steps, allowed, allowed_first, heal, draws, adjustments)
+        self._thread.call(lambda: self._begin(session, context, wish, now))
         return await session.mailbox.take()
 
     def give_up(self, session: DraftSession) -> None:
@@ -234,14 +191,21 @@ class DraftEngine:
         self._arrivals.forget(session)
         self._thread.call(lambda: self._end(session))
 
-    def _begin(self, session: DraftSession, context: Seq[int], steps: int, wanted: int) -> None:
-        session.sequence.rewrite(context, wanted)
-        session.steps_left, session.replaced = steps, False
-        session.drafted, session.laws = [], []
-        if session in self._sessions:
+    def _begin(self, session: DraftSession, context: Seq[int], wish: Wish, asked_at: float) -> None:
+        if session.sequence not in self._sessions:
+            return
+        self._ahead.pop(session, None)
+        session.asked_at, session.forward_s = asked_at, 0.0
+        outcome = session.begin(context, wish)
+        if outcome is not None:
+            self._outcomes[outcome.value,].inc()
+        if outcome is Outcome.HIT:
+            self._hand_out(session)
+        else:
             self._waiting[session] = None
 
     def _end(self, session: DraftSession) -> None:
-        self._sessions.pop(session, None)
+        self._sessions.pop(session.sequence, None)
         self._waiting.pop(session, None)
+        self._ahead.pop(session, None)
         session.sequence.table.release()

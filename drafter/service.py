@@ -23,7 +23,8 @@ from common.pb import drafter_pb2_grpc
 from common.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
-from drafter.engine import DraftEngine, DraftFailed
+from drafter.draft_session import DraftFailed
+from drafter.engine import DraftEngine
 from drafter.reply import Reply
 from drafter.request import read_request
 from drafter.session import Pair, SpeculativeSession

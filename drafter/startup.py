@@ -51,9 +51,8 @@ async def build(
     context = min(model.max_context_length, 2 * info.max_context_length)
     q_entries = min(config.q_entries, info.max_q_entries)
     choices, pool = await asyncio.to_thread(_make_room, config, model, bridge, context, q_entries)
-    engine = DraftEngine(
-        model, pool, bridge, config.max_batch_tokens, context, config.threads, choices
-    )
+    most_rows, ahead = config.max_batch_tokens, runs_ahead(config, model)
+    engine = DraftEngine(model, pool, bridge, most_rows, context, config.threads, choices, ahead)
     log.info(
         "%s drafts for %s over %s: %d shared tokens, map %s",
         config.model,
@@ -94,6 +93,11 @@ def _make_room(
     choices.warm_up()
     pool = make_room(model, config, context=context, most_rows=config.max_batch_tokens, shrink=True)
     return choices, pool
+
+
+def runs_ahead(config: DrafterConfig, model: PagedModel) -> bool:
+    """Whether sessions draft ahead of their verdicts."""
+    return config.run_ahead == "on" or (config.run_ahead == "auto" and model.kernels)
 
 
 def make_choices(model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int) -> Choices:

@@ -15,7 +15,8 @@ import torch
 from common.kv_cache import PagePool
 from common.model import Chunk, PagedModel
 from drafter.bridge import Bridge
-from drafter.engine import Draft, DraftEngine, DraftSession
+from drafter.draft_session import Draft, DraftSession
+from drafter.engine import DraftEngine
 
 PAGE_SIZE = 4
 Opinion = Callable[[tuple[int, ...]], dict[int, float]]  # context -> likely ids and their logits
@@ -52,11 +53,13 @@ class ScriptedModel:
 class DrivenEngine:
     """A draft engine whose thread never starts: the test takes its steps."""
 
-    def __init__(self, bridge: Bridge, opinion: Opinion, pages: int = 32) -> None:
+    def __init__(
+        self, bridge: Bridge, opinion: Opinion, pages: int = 32, run_ahead: bool = False
+    ) -> None:
         self.model = ScriptedModel(bridge.draft.width, pages, opinion)
         self.pool = PagePool(pages, PAGE_SIZE)
         model = cast(PagedModel, self.model)
-        self.engine = DraftEngine(model, self.pool, bridge, 64, 64)
+        self.engine = DraftEngine(model, self.pool, bridge, 64, 64, run_ahead=run_ahead)
         self.open, self.close = self.engine.open, self.engine.close
 
     async def ask(

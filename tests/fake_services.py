@@ -30,7 +30,7 @@ from drafter.engine import DraftEngine
 from drafter.proposer import AutoChooser
 from drafter.service import DrafterService
 from drafter.session import Pair
-from drafter.startup import make_choices
+from drafter.startup import make_choices, runs_ahead
 from drafter.verifier_client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
 from verifier.service import VerifierService
@@ -208,7 +208,7 @@ class RunningDrafter:
         engine = self.pair.engine
         engine.pool.check()
         assert engine.pool.used_pages == 0
-        assert not engine._sessions and not engine._waiting
+        assert not engine._sessions and not engine._waiting and not engine._ahead
 
 
 @asynccontextmanager
@@ -239,7 +239,10 @@ async def serving_drafter(
         config = DrafterConfig(model="tiny draft", **settings)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
         choices = make_choices(model, bridge, config.max_sessions, q_entries)
-        engine = DraftEngine(model, pool, bridge, max_batch_tokens, context, threads, choices)
+        ahead = runs_ahead(config, model)
+        engine = DraftEngine(
+            model, pool, bridge, max_batch_tokens, context, threads, choices, ahead
+        )
         pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
         service = DrafterService(pair, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drafter.bridge import Bridge
-from drafter.engine import DraftSession
+from drafter.draft_session import DraftSession
 from tests.fake_drafts import DrivenEngine
 from tests.fake_tokenizers import family
 

@@ -169,10 +169,11 @@ def joint_law() -> torch.Tensor:
     ],
     ids=lambda way: f"{way.rule.value}, {way.mode.value}",
 )
-async def test_sessions_follow_the_targets_law(way: Way) -> None:
+@pytest.mark.parametrize("run_ahead", [False, True], ids=["waiting", "ahead"])
+async def test_sessions_follow_the_targets_law(way: Way, run_ahead: bool) -> None:
     pages = AT_ONCE * 8
     model = cast(PagedModel, ScriptedModel(BRIDGE.draft.width, pages, draft_opinion))
-    engine = DraftEngine(model, PagePool(pages, PAGE_SIZE), BRIDGE, 256, 32, threads=1)
+    engine = DraftEngine(model, PagePool(pages, PAGE_SIZE), BRIDGE, 256, 32, 1, None, run_ahead)
     chooser = AutoChooser(0.1, 0.03)
     places = asyncio.Semaphore(AT_ONCE)
 
@@ -190,3 +191,5 @@ async def test_sessions_follow_the_targets_law(way: Way) -> None:
         for _ in range(count)
     ]
     assert tail_probability(torch.tensor(outcomes), joint_law()) > 1e-4
+    confirmed = sum(engine._outcomes[name,]._value.get() for name in ("hit", "part"))
+    assert (confirmed > 0) == run_ahead

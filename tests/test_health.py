@@ -20,7 +20,7 @@ from common.grpc_channel import open_channel
 from common.grpc_server import GrpcServer, ServerSettings, Service
 from common.health import LIVENESS, READINESS, Health
 from common.kv_cache import PagePool
-from drafter.engine import DraftFailed
+from drafter.draft_session import DraftFailed
 from drafter.service import first_pass as drafter_first_pass
 from tests.fake_pairs import files, target_model
 from tests.fake_services import make_verifier, running
