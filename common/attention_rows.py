@@ -63,6 +63,7 @@ class RowBatch:
         out = torch.empty_like(groups)
         # Views are made for all rows at once: for a small model, making them is most of the work.
         asked, told = groups[:, None].unbind(), out[:, None].unbind()  # [1, kv_heads, group, size]
+        everything = self.store.read(layer)
         threads = now = torch.get_num_threads()
         row = 0
         try:
@@ -71,12 +72,16 @@ class RowBatch:
                 if wanted != now:
                     torch.set_num_threads(wanted)
                     now = wanted
-                keys, values = self.store.read(layer, segment.pages)
-                keys = keys.transpose(0, 1)[None]  # [1, kv_heads, n, head_size]
-                values = values.transpose(0, 1)[None]
+                keys, values = everything
+                first = 0  # where position 0 is in them
+                if isinstance(segment.pages, range):
+                    first = segment.pages.start * self.store.page_size
+                else:
+                    keys, values = self.store.read(layer, segment.pages)
                 for end in range(segment.begin + 1, segment.end + 1):
                     begin = max(0, end - window) if window else 0
-                    seen = keys.narrow(2, begin, end - begin), values.narrow(2, begin, end - begin)
+                    at, count = first + begin, end - begin
+                    seen = keys.narrow(2, at, count), values.narrow(2, at, count)
                     told[row].copy_(_attend_row(asked[row], *seen, scaling, softcap))
                     row += 1
         finally:

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from common.errors import CrossdraftError, IdleTooLong, MalformedMessage
-from common.idle_limit import within
+from common.patience import Patience
 
 log = logging.getLogger(__name__)
 
@@ -113,12 +113,15 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         limit_s = self._idle_timeout_s
 
         async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
-            async with aclosing(behaviour(request, context)) as responses:
-                async for response in responses:
-                    try:
-                        await within(context.write(response), limit_s, "the client read nothing")
-                    except IdleTooLong as cause:
-                        raise _Unread from cause
+            with Patience(limit_s) as patience:
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        try:
+                            await patience.wait(context.write(response))
+                        except TimeoutError as cause:
+                            unread = IdleTooLong("the client read nothing", limit_s or 0.0)
+                            unread.__cause__ = cause
+                            raise _Unread from unread
 
         return write_all
 

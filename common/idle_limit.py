@@ -6,11 +6,11 @@ that is there and does nothing, and would hold a place for ever.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
 from common.errors import IdleTooLong
+from common.patience import Patience
 
 T = TypeVar("T")
 
@@ -18,24 +18,17 @@ T = TypeVar("T")
 class EachWithin(Generic[T]):
     """Messages as they come. Raises IdleTooLong, saying `what`, once none comes in time."""
 
-    def __init__(self, messages: AsyncIterator[T], limit_s: float, what: str) -> None:
+    def __init__(self, messages: AsyncIterator[T], patience: Patience, what: str) -> None:
+        """patience: for each message; the caller's to close."""
         self._messages = messages
-        self._limit_s = limit_s
+        self._patience = patience
         self._what = what
 
     def __aiter__(self) -> EachWithin[T]:
         return self
 
     async def __anext__(self) -> T:
-        return await within(anext(self._messages), self._limit_s, self._what)
-
-
-async def within(doing: Awaitable[T], limit_s: float | None, what: str) -> T:
-    """Its result. Raises IdleTooLong, saying `what`, if it isn't there in time (None: any)."""
-    if limit_s is None:
-        return await doing
-    try:
-        async with asyncio.timeout(limit_s):
-            return await doing
-    except TimeoutError as cause:
-        raise IdleTooLong(what, limit_s) from cause
+        try:
+            return await self._patience.wait(anext(self._messages))
+        except TimeoutError as cause:
+            raise IdleTooLong(self._what, self._patience.limit_s or 0.0) from cause

@@ -58,15 +58,15 @@ class KVStore:
         self._keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
         self._values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
-    def read(self, layer: int, pages: Tensor | range) -> tuple[Tensor, Tensor]:
-        """Keys and values of `pages`, each [n * page_size, kv_heads, head_size].
+    def read(self, layer: int, pages: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values by position in `pages` (int64 [n]; a copy), or by slot, in all there are
+        (a view): each [1, kv_heads, positions, head_size]."""
+        keys, values = self._keys[layer], self._values[layer]
+        if pages is not None:
+            keys, values = keys.index_select(0, pages), values.index_select(0, pages)
+        return _by_head(keys), _by_head(values)
 
-        A view, without a copy, of pages that follow each other (a range), else int64 [n].
-        """
-        return _take(self._keys[layer], pages), _take(self._values[layer], pages)
 
-
-def _take(store: Tensor, pages: Tensor | range) -> Tensor:
-    if isinstance(pages, range):
-        return store[pages.start : pages.stop].flatten(0, 1)
-    return store.index_select(0, pages).flatten(0, 1)
+def _by_head(pages: Tensor) -> Tensor:
+    """[n, page_size, kv_heads, head_size] -> [1, kv_heads, n * page_size, head_size], a view."""
+    return pages.flatten(0, 1).transpose(0, 1)[None]

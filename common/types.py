@@ -15,7 +15,8 @@ AL                  mean acceptance length: committed tokens per round, next tok
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from common.sampling import SamplingParams
@@ -70,6 +71,16 @@ class OpenSession:
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """The ids that end the session. eos_ids: the target's own."""
         return self.stop_ids if self.ignore_eos else self.stop_ids | eos_ids
+
+    def resumed(self, committed: Sequence[int]) -> OpenSession:
+        """What is left of this session. committed: its prompt, and the output that it has had."""
+        done = len(committed) - len(self.prompt)
+        return replace(
+            self,
+            prompt=tuple(committed),
+            max_new_tokens=self.max_new_tokens - done,
+            resumed_output_tokens=self.resumed_output_tokens + done,
+        )
 
 
 @dataclass(frozen=True)

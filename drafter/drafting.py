@@ -7,18 +7,17 @@ nothing to say (k = 0). Refuses to know rounds, the verifier and messages.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
+from common.patience import Patience
 from common.types import BridgeMode, SparseRow
 from drafter.bridge import Bridge
 from drafter.context import DraftContext
 from drafter.draft_sampling import DraftSampling, certain, in_target_ids
-from drafter.draft_session import Draft, DraftFailed
-from drafter.draft_tokens import Draws
+from drafter.draft_session import Draft, DraftFailed, Wish
 from drafter.engine import DraftEngine
 from drafter.lookup import PromptLookup
 from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
@@ -65,7 +64,7 @@ class Drafting:
         self._mode = BridgeMode.INTERSECTION if bridge.identity else mode
         self._lookup = lookup
         self._statistics = statistics
-        self._timeout_s = timeout_s
+        self._patience = Patience(timeout_s)
         self._mode_stats = SessionStats()
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
@@ -76,7 +75,7 @@ class Drafting:
         mode = BridgeMode.TEXT if self._mode is BridgeMode.AUTO else self._mode
         ids = self._contexts[mode].ids()
         if ids and len(ids) <= self._engine.max_context_length:
-            self._reading = asyncio.create_task(self._engine.draft(self._session, ids, 0))
+            self._reading = asyncio.create_task(self._engine.draft(self._session, ids, Wish(0)))
             # Whoever drafts first awaits it. If nobody does, its failure is of no interest.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -138,6 +137,7 @@ class Drafting:
         """Free what the draft engine holds for the session."""
         if self._reading is not None:
             self._reading.cancel()
+        self._patience.close()
         self._engine.close(self._session)
 
     async def _by_text(self, steps: int) -> Drafted:
@@ -148,7 +148,7 @@ class Drafting:
         ids, held = healed
         first = bridge.draft_spaced if held else None
         draws = self._sampling.draws(BridgeMode.TEXT, held=bool(held))
-        draft = await self._ask(ids, steps, None, first, heal=not held, draws=draws)
+        draft = await self._ask(ids, Wish(steps, None, first, not held, draws))
         if draft is None:
             return NOTHING
         if draft.replaced:
@@ -164,45 +164,29 @@ class Drafting:
         draws = self._sampling.draws(BridgeMode.INTERSECTION)
         # A law may hold no id without a twin, not even one that the target's tokenizer pads.
         allowed = None if bridge.identity and draws is None else bridge.shared
-        draft = await self._ask(ids, steps, allowed, draws=draws)
+        draft = await self._ask(ids, Wish(steps, allowed, draws=draws))
         if draft is None:
             return NOTHING
         tokens = by_intersection(bridge, draft.ids)
         q = [in_target_ids(bridge, law) for law in draft.laws]
         return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens, q)
 
-    async def _ask(
-        self,
-        ids: list[int],
-        steps: int,
-        allowed: Tensor | None = None,
-        first: Tensor | None = None,
-        heal: bool = False,
-        draws: Draws | None = None,
-    ) -> Draft | None:
+    async def _ask(self, ids: list[int], wish: Wish) -> Draft | None:
+        """wish: but for adjustments, and with as many steps as the round has."""
         room = self._engine.max_context_length - len(ids)
         if not ids:
             return None
         if room < 1:  # committed text only grows
             self.failed = True
             return None
+        steps, adjustments = min(wish.steps, room), self._sampling.adjustments
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._left_s()):
-                if self._reading is not None:
-                    reading, self._reading = self._reading, None
-                    await reading
-                    began = self._waited(began)
-                draft = await self._engine.draft(
-                    self._session,
-                    ids,
-                    min(steps, room),
-                    allowed,
-                    first,
-                    heal,
-                    draws,
-                    self._sampling.adjustments,
-                )
+            if self._engine.busy_s() > (self._patience.limit_s or math.inf):
+                raise TimeoutError  # one step has hung for so long already
+            draft = await self._patience.wait(
+                self._draft(ids, replace(wish, steps=steps, adjustments=adjustments))
+            )
         except DraftFailed:
             self.failed = True
             return None
@@ -210,21 +194,17 @@ class Drafting:
             # Never asked again, so that what comes late is nobody's answer.
             self.failed = True
             self._engine.give_up(self._session)
-            self._waited(began)
+            self._statistics.room_s["draft_queue"] += time.monotonic() - began
             return None
         self._count(draft)
         return draft
 
-    def _left_s(self) -> float | None:
-        """For a draft that begins now: nothing where a step has hung for as long already."""
-        if self._timeout_s is not None and self._engine.busy_s() > self._timeout_s:
-            return 0.0
-        return self._timeout_s
-
-    def _waited(self, began: float) -> float:
-        now = time.monotonic()
-        self._statistics.room_s["draft_queue"] += now - began
-        return now
+    async def _draft(self, ids: list[int], wish: Wish) -> Draft:
+        if self._reading is not None:
+            began, reading, self._reading = time.monotonic(), self._reading, None
+            await reading
+            self._statistics.room_s["draft_queue"] += time.monotonic() - began
+        return await self._engine.draft(self._session, ids, wish)
 
     def _count(self, draft: Draft) -> None:
         self._statistics.room_s["draft_model"] += draft.forward_s

@@ -13,8 +13,6 @@ import logging
 import time
 from collections.abc import Sequence as Seq
 
-import torch
-
 from common import metrics
 from common.engine_telemetry import EngineTelemetry
 from common.engine_thread import EngineThread
@@ -23,10 +21,8 @@ from common.model import PagedModel
 from common.sequence import Packed, Sequence, add_decode, pack
 from drafter.arrivals import Arrivals
 from drafter.bridge import Bridge
-from drafter.draft_adjustments import DraftAdjustments
 from drafter.draft_choice import Choice, Choices, HostChoices
 from drafter.draft_session import Draft, DraftFailed, DraftSession, Outcome, Wish
-from drafter.draft_tokens import Draws
 
 log = logging.getLogger(__name__)
 
@@ -153,30 +149,15 @@ class DraftEngine:
         """The session is about to ask for a draft: its verdict is here."""
         self._arrivals.expect(session)
 
-    async def draft(
-        self,
-        session: DraftSession,
-        context: Seq[int],
-        steps: int,
-        allowed: torch.Tensor | None = None,
-        allowed_first: torch.Tensor | None = None,
-        heal: bool = False,
-        draws: Draws | None = None,
-        adjustments: DraftAdjustments | None = None,
-    ) -> Draft:
+    async def draft(self, session: DraftSession, context: Seq[int], wish: Wish) -> Draft:
         """Read `context` (draft ids; what of it is known already isn't read again), then draft.
 
-        At most `steps` >= 0 ids come back, fewer after an end of sequence; with 0 steps the context
-        is read and nothing drafted. Only ids in `allowed` (bool [draft vocab]; None: all real ones)
-        are drafted, in the first step only those in `allowed_first`, if given. `heal`: see
-        Draft.replaced. `draws`: how; None takes the likeliest. Raises DraftFailed.
+        Fewer than the steps wished for come back after an end of sequence; with 0 steps the context
+        is read and nothing drafted. Raises DraftFailed.
         """
-        assert context and len(context) + steps <= self.max_context_length
-
+        assert context and len(context) + wish.steps <= self.max_context_length
         now = time.monotonic()
         self._arrivals.forget(session)
-
-        wish = Wish(steps, allowed, allowed_first, heal, draws, adjustments)
         self._thread.call(lambda: self._begin(session, context, wish, now))
         return await session.mailbox.take()
 

@@ -23,7 +23,7 @@ from common.pb import drafter_pb2_grpc
 from common.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
-from drafter.draft_session import DraftFailed
+from drafter.draft_session import DraftFailed, Wish
 from drafter.engine import DraftEngine
 from drafter.reply import Reply
 from drafter.request import read_request
@@ -107,7 +107,7 @@ async def first_pass(engine: DraftEngine) -> None:
     """One token in, one out. Raises ModelFailed: later the service would go on without drafts."""
     session = engine.open()
     try:
-        await engine.draft(session, [0], 1)
+        await engine.draft(session, [0], Wish(1))
     except DraftFailed as cause:
         raise ModelFailed(str(cause)) from cause
     finally:

@@ -19,6 +19,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
 from common import request_id, tracing, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
+from common.patience import Patience
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles
@@ -107,6 +108,8 @@ class VerifierSession:
         self._client = client
         self._stub = stub
         self._spec = spec
+        self._opening = Patience(client.open_timeout_s)
+        self._rounds = Patience(client.round_timeout_s)
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
         self._verifier_id = ""  # of who has the stream in _call, if it has told
@@ -147,6 +150,8 @@ class VerifierSession:
     def close(self) -> None:
         """End the stream; the verifier frees what the session held."""
         self._cancel()
+        self._opening.close()
+        self._rounds.close()
         self._span.end()
         self._span = INVALID_SPAN
 
@@ -196,13 +201,7 @@ class VerifierSession:
     async def _first_verdict(
         self, call: grpc.aio.StreamStreamCall[Any, Any], search: Search
     ) -> Verdict:
-        done = len(self._committed) - len(self._spec.prompt)
-        spec = replace(
-            self._spec,
-            prompt=tuple(self._committed),
-            max_new_tokens=self._spec.max_new_tokens - done,
-            resumed_output_tokens=self._spec.resumed_output_tokens + done,
-        )
+        spec = self._spec.resumed(self._committed)
         client, self._verifier_id = self._client, ""
         answer_s = ANSWER_S if client.tell_ids else client.open_timeout_s
         asking = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
@@ -216,14 +215,12 @@ class VerifierSession:
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
         """Raises Lost, or VerifierRefused with the verifier's own error."""
-        opening = isinstance(content, OpenSession)
-        limit_s = self._client.open_timeout_s if opening else self._client.round_timeout_s
+        patience = self._opening if isinstance(content, OpenSession) else self._rounds
         try:
-            async with asyncio.timeout(limit_s):
-                verdict = await self._ask(content)
+            verdict = await patience.wait(self._ask(content))
         except TimeoutError as cause:
             self._slow |= {self._verifier_id} - {""}
-            raise Hung(f"no verdict within {limit_s:g} s") from cause
+            raise Hung(f"no verdict within {patience.limit_s:g} s") from cause
         check_answer(content, verdict)
         return verdict
 

@@ -15,7 +15,7 @@ import torch
 from common.kv_cache import PagePool
 from common.model import Chunk, PagedModel
 from drafter.bridge import Bridge
-from drafter.draft_session import Draft, DraftSession
+from drafter.draft_session import Draft, DraftSession, Wish
 from drafter.engine import DraftEngine
 
 PAGE_SIZE = 4
@@ -66,7 +66,7 @@ class DrivenEngine:
         self, session: DraftSession, context: Sequence[int], steps: int, **how: Any
     ) -> asyncio.Task[Draft]:
         """Have a draft begun; the engine knows of it, and has taken no step."""
-        task = asyncio.create_task(self.engine.draft(session, context, steps, **how))
+        task = asyncio.create_task(self.engine.draft(session, context, Wish(steps, **how)))
         await asyncio.sleep(0)
         self.obey()
         return task

@@ -17,6 +17,7 @@ from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
 from common.grpc_server import Service
 from common.idle_limit import EachWithin
+from common.patience import Patience
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.ranks import torchrun_place
@@ -81,9 +82,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self, requests: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
+        patience = Patience(self._idle_timeout_s)
         await context.send_initial_metadata(((verifier_id.KEY, self._id),))
         try:
-            async for request in EachWithin(requests, self._idle_timeout_s, IDLE):
+            async for request in EachWithin(requests, patience, IDLE):
                 check_verify_request(request, self._engine.limits)
                 content = wire_verify.verify_request_from_pb(request)
                 if session is None:
@@ -97,6 +99,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 if verdict.finish_reason is not None:
                     return
         finally:
+            patience.close()
             if session is not None:
                 self._engine.close(session)
 
