@@ -55,6 +55,10 @@ class Child:
             self._said.put(line)
         self._said.put("")  # it has ended
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def port(self, timeout_s: float) -> int:
         """Wait until it serves. Raises RuntimeError with the end of its log if it doesn't."""
         try:

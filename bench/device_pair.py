@@ -76,14 +76,14 @@ def run_pair(plan: PairPlan, device: str, out: Path, budget: Budget) -> Row:
 async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -> Row:
     runs: list[Row] = []
     equal: list[Row] = []
-    prompts = [_prompt(stream, plan.prompt) for stream in range(plan.streams[0])]
+    prompts = [prompt_of(stream, plan.prompt) for stream in range(plan.streams[0])]
     async with Client(address) as client:
-        await _crowd(client, prompts[:1], 2, plan.k)  # what is made only once
+        await crowd(client, prompts[:1], 2, plan.k)  # what is made only once
         alone: list[Output] = []
         for streams in plan.streams:
             if not budget.allows(f"{streams} streams at k = 0"):
                 continue
-            outputs = await _crowd(client, prompts[:streams], plan.new, 0)
+            outputs = await crowd(client, prompts[:streams], plan.new, 0)
             runs.append(_line(streams, 0, 0.0, outputs))
             if alone:
                 told = await _compared(client, prompts, alone, outputs)
@@ -95,20 +95,20 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
             for streams in plan.streams:
                 if not budget.allows(f"{streams} streams at k = {plan.k}, {rate} scripted"):
                     continue
-                outputs = await _crowd(client, prompts[:streams], plan.new, plan.k)
+                outputs = await crowd(client, prompts[:streams], plan.new, plan.k)
                 runs.append(_line(streams, plan.k, rate, outputs))
                 told = await _compared(client, prompts, alone, outputs)
                 how = f"greedy, {rate} scripted"
                 equal.append({"how": how, "streams": streams, "k": plan.k, **told})
         few = prompts[: plan.streams[1]]
         if budget.allows("coupled sessions at two k"):
-            one, other = [await _crowd(client, few, plan.new, k, seeded=True) for k in (0, plan.k)]
+            one, other = [await crowd(client, few, plan.new, k, seeded=True) for k in (0, plan.k)]
             told = await _compared(client, few, one, other)
             equal.append({"how": "coupled", "streams": len(few), "k": plan.k, **told})
     return {"rounds": runs, "equality": equal}
 
 
-async def _crowd(
+async def crowd(
     client: Client, prompts: Sequence[tuple[int, ...]], new: int, k: int, seeded: bool = False
 ) -> list[Output]:
     """All at once: greedy, or seeded at temperature 0.8, which is the coupled rule."""
@@ -125,7 +125,7 @@ async def _crowd(
     return list(await asyncio.gather(*(client.generate(request) for request in asked)))
 
 
-def _prompt(stream: int, length: int) -> tuple[int, ...]:
+def prompt_of(stream: int, length: int) -> tuple[int, ...]:
     """Bytes; each stream has a first one of its own."""
     return (stream, *((7 * stream + 31 * place) % IDS for place in range(1, length)))
 
