@@ -193,11 +193,14 @@ def test_where_a_session_may_change_its_mode_either_reads_the_same_prompt() -> N
     prompt = [token_id for piece in pieces for token_id in piece]
     by_mode = contexts_by_mode(bridge, prompt, "auto", None)
     text, tokens = by_mode[BridgeMode.TEXT], by_mode[BridgeMode.INTERSECTION]
-    assert text.ids() == tokens.ids()
+    read = tokens.ids() or []
+    assert text.ids() == read
     for context in (text, tokens):
         context.extend(pieces[0])
-    read = tokens.ids() or []
-    assert read[-len(pieces[0]) :] == [bridge.to_draft(token_id) for token_id in pieces[0]]
+        after = context.ids() or []
+        assert after[: len(read)] == read
+        assert draft.bytes_of(after) == target.bytes_of([*prompt, *pieces[0]])
+    assert (tokens.ids() or [])[-1] == bridge.to_draft(pieces[0][-1])
 
 
 def test_a_session_that_keeps_its_mode_has_one_context() -> None:

@@ -114,7 +114,9 @@ def test_every_kernel_of_a_step_runs_once_at_start() -> None:
 STRANGE = [float("nan"), float("inf"), float("-inf")]
 
 
-@pytest.mark.parametrize(("place", "value", "seed"), zip(range(3), STRANGE, (0, 4, 7), strict=True))
+@pytest.mark.parametrize(
+    ("place", "value", "seed"), list(zip(range(3), STRANGE, (0, 4, 7), strict=True))
+)
 def test_logits_that_are_no_numbers_end_their_own_session_only(
     place: int, value: float, seed: int
 ) -> None:
