@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack
@@ -14,13 +15,16 @@ from grpc import StatusCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cli.client import Request
+from bench.watching import pages_left
+from cli.children import free_addresses
+from cli.client import Client, Request
 from common.grpc_channel import open_channel
 from common.grpc_errors import ERROR_KEY
 from common.pb import drafter_pb2, verifier_pb2
 from common.sampling import SamplingParams
-from tests.fake_pairs import PROMPTS, RunningPair, files, serving_pair
+from tests.fake_pairs import PROMPTS, files, serving_pair
 from tests.fuzzed_messages import messages, raw
+from tests.processes import Processes, ServiceProcess
 
 MEANT = {
     StatusCode.OK,
@@ -83,10 +87,10 @@ def _listed(data: bytes) -> list[bytes]:
 
 
 class Target:
-    """A pair that serves on a thread of its own, since hypothesis' examples aren't coroutines."""
+    """A pair that serves, and those who use it meanwhile."""
 
-    def __init__(self, pair: RunningPair, verifier: Any, drafter: Any) -> None:
-        self._pair = pair
+    def __init__(self, client: Client, verifier: Any, drafter: Any) -> None:
+        self._client = client
         self._channels = {VERIFIER: verifier, DRAFTER: drafter}
         self.expected: list[str] = []
 
@@ -107,7 +111,7 @@ class Target:
         return await call.code()
 
     async def neighbours(self) -> list[str]:
-        outputs = await asyncio.gather(*map(self._pair.client.generate, NEIGHBOURS))
+        outputs = await asyncio.gather(*map(self._client.generate, NEIGHBOURS))
         return [f"{output.text} {output.token_ids}" for output in outputs]
 
     async def beside(self, called: list[tuple[str, list[bytes]]]) -> list[StatusCode | None]:
@@ -124,7 +128,7 @@ async def _each(sent: list[bytes]) -> AsyncIterator[bytes]:
 
 
 class Thread:
-    """An event loop on its own thread."""
+    """An event loop on its own thread, since hypothesis' examples aren't coroutines."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -147,25 +151,57 @@ def thread() -> Iterator[Thread]:
     made.stop()
 
 
+async def target_at(stack: AsyncExitStack, client: Client, verifier: str, drafter: str) -> Target:
+    """At these addresses, until the stack is left."""
+    channels = [
+        await stack.enter_async_context(open_channel(address, 2**20))
+        for address in (verifier, drafter)
+    ]
+    made = Target(client, *channels)
+    made.expected = await made.neighbours()
+    return made
+
+
 @pytest.fixture(scope="module")
 def target(thread: Thread) -> Iterator[Target]:
     """At the end, both services are asked whether they hold anything."""
     stack = AsyncExitStack()
 
     async def start() -> Target:
-        pair = await stack.enter_async_context(
-            serving_pair(verifier={"max_sessions": 64, "pages": 200})
-        )
-        channels = [
-            await stack.enter_async_context(open_channel(f"127.0.0.1:{port}", 2**20))
-            for port in (pair.verifier.port, pair.drafter.port)
-        ]
-        made = Target(pair, *channels)
-        made.expected = await made.neighbours()
-        return made
+        sizes = {"max_sessions": 64, "pages": 200}
+        pair = await stack.enter_async_context(serving_pair(verifier=sizes))
+        ports = (pair.verifier.port, pair.drafter.port)
+        return await target_at(stack, pair.client, *(f"127.0.0.1:{port}" for port in ports))
 
     yield thread.run(start())
     thread.run(stack.aclose())
+
+
+@pytest.fixture(scope="module")
+def processes(thread: Thread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The same as processes. At the end no page is held, and they leave as they should."""
+    stack = AsyncExitStack()
+    metrics = dict(zip(("verifier", "drafter"), free_addresses(2), strict=True))
+    started: list[ServiceProcess] = []
+
+    async def start() -> Target:
+        made = await stack.enter_async_context(Processes(tmp_path_factory.mktemp("fuzzed")))
+        started.append(await made.verifier(metrics_listen=metrics["verifier"]))
+        verifier = started[0].address
+        started.append(await made.drafter(verifier, metrics_listen=metrics["drafter"]))
+        client = await stack.enter_async_context(Client(started[1].address))
+        return await target_at(stack, client, verifier, started[1].address)
+
+    async def end() -> None:
+        urls = {name: f"http://{address}/metrics" for name, address in metrics.items()}
+        assert not any((await pages_left(urls, PATIENCE_S)).values())
+        for each in reversed(started):
+            await each.signal(signal.SIGTERM)
+            assert await each.ended() == 0
+        await stack.aclose()
+
+    yield thread.run(start())
+    thread.run(end())
 
 
 def check(thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]) -> None:
@@ -187,6 +223,6 @@ def test_any_message_gets_a_status_and_disturbs_nobody(
 @settings(max_examples=250, suppress_health_check=SLOW)  # 10,000 calls, of some messages each
 @given(called=calls())
 def test_ten_thousand_messages_get_a_status_each_and_disturb_nobody(
-    thread: Thread, target: Target, called: list[tuple[str, list[bytes]]]
+    thread: Thread, processes: Target, called: list[tuple[str, list[bytes]]]
 ) -> None:
-    check(thread, target, called)
+    check(thread, processes, called)
