@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from bench.lawfulness import LAWS, PAIRS, main
 from bench.lawfulness_tables import law_name, row_of, shown, side_by_side
@@ -15,6 +16,7 @@ from bench.questions import Question
 from bench.sampled_ways import Answer, Drawn, draw, ways
 from bench.scoring import Score
 from bench.tiny import make_pair
+from bench.tiny_services import tiny_services
 from common import wire_verify
 from common.sampling import SamplingParams
 from common.types import OpenSession
@@ -144,3 +146,17 @@ def test_the_whole_tool_finds_every_rule_lawful(tmp_path: Path) -> None:
     # Cut off while it was read: nothing is drawn again.
     outcome = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
     assert "10 of 10 were drawn before" in outcome.output and outcome.exit_code == 0
+
+
+@pytest.mark.long
+def test_it_takes_any_endpoint(tmp_path: Path) -> None:
+    target, draft = make_pair(tmp_path)
+    with tiny_services(Console(), 8) as services:
+        flags = ["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]
+        flags += ["--address", services.address, "--way", "coupled", "--streams", "8"]
+        outcome = CliRunner().invoke(main, [*flags, "--tokens", "300", "--max-new-tokens", "24"])
+    assert outcome.exit_code == 0, outcome.output
+    rows = json.loads((tmp_path / "out" / "lawfulness.json").read_text())["rows"]
+    assert [row["way"]["name"] for row in rows] == ["target alone", "coupled"] * len(LAWS)
+    for row in rows:
+        assert abs(row["z"]) < 4.5 and row["score"]["tokens"] >= 300, row
