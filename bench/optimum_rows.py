@@ -31,6 +31,7 @@ from drafter.draft_sampling import COUPLED_SLOTS
 from drafter.engine import DraftEngine
 from drafter.kernels.reference import SparseLaw, draft_law
 from drafter.proposer import AutoChooser
+from drafter.search import Met
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import ROW_COST, STEP_COST
@@ -117,6 +118,7 @@ class Rounds:
         info: ModelInfo = info_for_replay(target_files.sha256, theirs.width, theirs.eos_ids)
         chooser = AutoChooser(STEP_COST, ROW_COST)
         pair = Pair(self.bridge, drafts, no_verifier(), info, chooser, False, Q_ENTRIES)
+        self.met = Met()
         self._pair = Pair(**{**vars(pair), "verifier": cast(VerifierClient, self)})
 
     @contextmanager
@@ -144,13 +146,13 @@ class Rounds:
                 rule=AcceptanceRule.REJECTION,
                 sampling=sampling,
             )
-            contexts = contexts_by_mode(self.bridge, question.ids, "auto", None)
             mode = BridgeMode.INTERSECTION
+            contexts = contexts_by_mode(self.bridge, question.ids, "auto", None, mode)
             async for _ in speculate(SpeculativeSession(self._pair, spec, contexts, steps, mode)):
                 pass
 
     def session(self, spec: OpenSession) -> _Session:
-        """In place of drafter/verifier_client.py's VerifierClient.session."""
+        """As VerifierClient's (drafter/verifier_client.py), which this and `met` stand in for."""
         return _Session(self._checks, spec, self._note)
 
     def _note(self, proposal: Proposal, verdict: Verdict) -> None:

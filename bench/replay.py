@@ -14,6 +14,7 @@ from typing import cast
 
 from common.types import BridgeMode, FinishReason, ModelInfo, OpenSession, Proposal, Verdict
 from drafter.context import DraftContext
+from drafter.search import Met
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.verifier_client import Answer, VerifierClient
@@ -81,6 +82,7 @@ class ReplayVerifier:
     def __init__(self, recordings: Sequence[Recording], rounds: list[Round]) -> None:
         self._by_prompt = {recording.prompt: recording for recording in recordings}
         self._rounds = rounds
+        self.met = Met()
 
     def session(self, spec: OpenSession) -> ReplaySession:
         return ReplaySession(self._by_prompt[spec.prompt], self._rounds)

@@ -1,4 +1,4 @@
-"""Which verifier has a stream: a word that each process makes up, in Verify's initial metadata.
+"""Which verifier has a stream: a word that each process makes up, in Verify's metadata.
 
 It leaves as soon as the stream is there, so that it also says that the process answers. Knows: the
 key and how ids are made. Refuses to know what a drafter makes of them (drafter/search.py).

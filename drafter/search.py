@@ -8,7 +8,9 @@ what a session holds and how long to search (drafter/verifier_client.py).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import math
+import time
+from collections import Counter, deque
 from collections.abc import Set
 from typing import Any
 
@@ -21,14 +23,46 @@ ANSWER_S = 5.0  # for a verifier to say that it has the stream, before it reads 
 PASSES = 3  # streams in a row that may meet a slow verifier; then there is no other
 REFUSALS = 3  # of one full verifier, since other sessions take turns at the addresses as well
 MOST_REFUSALS = 16  # of all together
+MET = 8  # streams in a row at one verifier, until it is taken for the only one
+FULL_S = 1.0  # that a refusal is news
+
+
+class Met:
+    """What all sessions of a drafter together have met."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=MET)  # ids of verifiers that had the last streams
+        self._full_at = -math.inf  # when one had no room
+
+    @property
+    def tell_ids(self) -> bool:
+        """Whether verifiers here have been seen to."""
+        return bool(self._last)
+
+    @property
+    def full(self) -> bool:
+        """Whether a session was refused for want of room just now: the next may well be, too."""
+        return time.monotonic() - self._full_at < FULL_S
+
+    def answered(self, verifier: str) -> None:
+        if verifier:
+            self._last.append(verifier)
+
+    def refused(self) -> None:
+        self._full_at = time.monotonic()
+
+    def only(self, verifier: str) -> bool:
+        """Whether there seems to be no other: streams go to all of them in turn."""
+        return len(self._last) == MET and set(self._last) == {verifier}
 
 
 class Search:
     """From a session's beginning, or a verifier's loss, until one gives its first verdict."""
 
-    def __init__(self, slow: Set[str]) -> None:
+    def __init__(self, slow: Set[str], met: Met) -> None:
         """slow: ids of verifiers that took too long over this session's rounds."""
         self._slow = slow
+        self._met = met
         self._passes = PASSES
         self._refusals: Counter[str] = Counter()
 
@@ -49,5 +83,9 @@ class Search:
 
     def may_find_room(self, full: str) -> bool:
         """Whether another verifier is to be asked at once, now that this one is full."""
+        self._met.answered(full)
+        self._met.refused()
         self._refusals[full] += 1
+        if self._met.only(full):
+            return False
         return self._refusals[full] < REFUSALS and self._refusals.total() < MOST_REFUSALS

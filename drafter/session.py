@@ -94,6 +94,7 @@ class SpeculativeSession:
             )
         self._drafted = NOTHING
         self._stream = pair.verifier.session(spec)
+        self._met = pair.verifier.met
         self._committed_length = len(spec.prompt)
         self._round = 0
 
@@ -128,7 +129,8 @@ class SpeculativeSession:
 
     async def open(self) -> CommittedRun:
         """Prefill at the verifier, while the draft model reads the prompt."""
-        if self._drafting is not None:
+        # Where sessions are refused, reading their prompts would take time from those that run.
+        if self._drafting is not None and not self._met.full:
             self._drafting.read_ahead()
         answer = await self._stream.open()
         self.statistics.first_token_at = time.monotonic()

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
-from common import request_id, tracing, wire_verify
+from common import request_id, tracing, verifier_id, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.patience import Patience
 from common.pb import verifier_pb2 as pb
@@ -25,7 +25,7 @@ from common.pb import verifier_pb2_grpc
 from common.tokenizer import TokenizerFiles
 from common.types import ModelInfo, OpenSession, Proposal, Verdict
 from drafter.lost_verifier import Hung, Lost, check_answer, raise_unless_lost
-from drafter.search import ANSWER_S, Search
+from drafter.search import ANSWER_S, Met, Search
 from drafter.verifier_description import described
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class VerifierClient:
         self.round_timeout_s = round_timeout_s
         self.open_timeout_s = open_timeout_s
         self.tracer = tracer
-        self.tell_ids = False  # whether verifiers here have been seen to
+        self.met = Met()
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._patience_s = patience_s
 
@@ -113,6 +113,7 @@ class VerifierSession:
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
         self._verifier_id = ""  # of who has the stream in _call, if it has told
+        self._running = False  # whether there was a verdict
         self._slow: set[str] = set()  # ids of those that took too long
         self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
@@ -126,8 +127,7 @@ class VerifierSession:
 
     async def verify(self, proposal: Proposal) -> Answer:
         """One round."""
-        began = time.monotonic()
-        offset = self._round_offset
+        began, offset = time.monotonic(), self._round_offset
         sent = replace(proposal, round=proposal.round - offset) if offset else proposal
         try:
             verdict, reopened = await self._exchange(sent), False
@@ -161,7 +161,7 @@ class VerifierSession:
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
-        search = Search(self._slow)
+        search = Search(self._slow, self._client.met)
         self._span.end()
         self._span = tracing.calling(self._client.tracer, METHOD)
         try:
@@ -175,7 +175,7 @@ class VerifierSession:
                         break  # it had the prompt
                 except VerifierRefused as cause:
                     # A verifier that is full for a moment is no reason to lose a running session.
-                    if first or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    if not self._running or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
                         raise
         except (VerifierRefused, VerifierUnavailable) as cause:
             tracing.refused(self._span, cause.status, str(cause))
@@ -192,9 +192,12 @@ class VerifierSession:
                 verdict = await self._first_verdict(self._call, search)
             except VerifierRefused as cause:
                 full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-                if not (full and search.may_find_room(self._verifier_id)):
+                # gRPC may leave out what a call began with, once it is over.
+                refuser = self._verifier_id or cause.details.get(verifier_id.KEY, "")
+                if not (full and search.may_find_room(refuser)):
                     raise
             else:
+                self._client.met.answered(self._verifier_id)
                 self._commit((), verdict.next_token)
                 return verdict
 
@@ -203,11 +206,10 @@ class VerifierSession:
     ) -> Verdict:
         spec = self._spec.resumed(self._committed)
         client, self._verifier_id = self._client, ""
-        answer_s = ANSWER_S if client.tell_ids else client.open_timeout_s
+        answer_s = ANSWER_S if client.met.tell_ids else client.open_timeout_s
         asking = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
         try:
             self._verifier_id = await search.answer(call, answer_s)
-            client.tell_ids |= bool(self._verifier_id)
             return await asking
         finally:
             asking.cancel()
@@ -242,6 +244,7 @@ class VerifierSession:
         return wire_verify.verdict_from_pb(response.verdict)
 
     def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
+        self._running = True
         self._committed.extend(accepted)
         if next_token is not None:
             self._committed.append(next_token)

@@ -18,7 +18,9 @@ from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.types import Proposal
 from drafter import search, verifier_client
+from drafter.drafting import Drafting
 from drafter.verifier_client import VerifierClient, VerifierSession
+from tests.fake_pairs import PROMPTS, serving_pair
 from tests.fake_services import MESSAGE_BYTES, serving
 from tests.test_verifier_client import SPEC, Breaking, FakeVerifier, aborting, hanging
 
@@ -41,10 +43,13 @@ class Named(FakeVerifier):
     async def Verify(self, requests: Any, context: Any) -> AsyncIterator[pb.VerifyResponse]:
         self.asked += 1
         await self._unless(lambda: self.silent)
+        context.set_trailing_metadata(((verifier_id.KEY, self.id),))
         await context.send_initial_metadata(((verifier_id.KEY, self.id),))
+        taken = self._taken(requests)
         if self.full:
+            await anext(taken)  # as a verifier does, which reads what it refuses
             raise OverCapacity("sessions", 4, 250)
-        async for response in super().Verify(self._taken(requests), context):
+        async for response in super().Verify(taken, context):
             yield response
 
     async def _taken(self, requests: Any) -> AsyncIterator[Any]:
@@ -110,7 +115,44 @@ async def test_a_full_verifier_without_others_is_asked_a_few_times_and_no_more()
     async with client_of(fake) as client:
         with pytest.raises(VerifierRefused):
             await opened(client)
-    assert fake.asked == search.REFUSALS
+        assert fake.asked == search.REFUSALS
+        # Once it has been met so often, there can't be another one.
+        for _ in range(search.MET):
+            before = fake.asked
+            with pytest.raises(VerifierRefused):
+                await opened(client)
+        assert fake.asked == before + 1
+
+
+async def test_a_new_session_that_is_lost_and_then_refused_waits_for_no_room() -> None:
+    """It has had nothing yet, so that whoever asked may as well come again."""
+
+    async def break_off(context: Any) -> None:
+        fake.full = True
+        await context.abort(StatusCode.UNAVAILABLE, "killed")
+
+    fake = Named(break_off, at_open=True)
+    async with client_of(fake) as client:
+        with pytest.raises(VerifierRefused, match="all 4 sessions"):
+            await opened(client)
+    assert fake.opened
+
+
+async def test_while_sessions_are_refused_the_draft_model_reads_no_prompt_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Drafting] = []
+    monkeypatch.setattr(Drafting, "read_ahead", lambda drafting: read.append(drafting))
+    async with serving_pair() as pair:
+        expected = await pair.generate(PROMPTS[0])
+        assert len(read) == 1
+        pair.drafter.pair.verifier.met.refused()
+        monkeypatch.setattr(search, "FULL_S", LONG_S)
+        output = await pair.generate(PROMPTS[0])
+        assert len(read) == 1 and output.token_ids == expected.token_ids
+        monkeypatch.setattr(search, "FULL_S", 0.0)
+        await pair.generate(PROMPTS[0])
+        assert len(read) == 2
 
 
 @pytest.mark.parametrize("hangs", ["silent", "hangs"])

@@ -83,7 +83,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
         patience = Patience(self._idle_timeout_s)
-        await context.send_initial_metadata(((verifier_id.KEY, self._id),))
+        own = (verifier_id.KEY, self._id)
+        # Also at the end: a refusal that comes at once may overtake what the call begins with.
+        context.set_trailing_metadata((*(context.trailing_metadata() or ()), own))
+        await context.send_initial_metadata((own,))
         try:
             async for request in EachWithin(requests, patience, IDLE):
                 check_verify_request(request, self._engine.limits)
