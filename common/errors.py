@@ -204,7 +204,15 @@ class ConfigError(CrossdraftError):
 class VerifierRefused(CrossdraftError):
     """A verifier's own error, handed on to the client with its status."""
 
-    def __init__(self, status: grpc.StatusCode, message: str, details: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        status: grpc.StatusCode,
+        message: str,
+        details: Mapping[str, str],
+        verifier: str = "",
+    ) -> None:
+        """verifier: the id of whose error it is, if it told."""
         super().__init__(message)
         self.details = dict(details)  # any key, as the verifier sent it
         self.status = status
+        self.verifier = verifier

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grpc
 
+from common import verifier_id
 from common.errors import VerifierRefused
 from common.grpc_errors import broken_off
 from common.types import OpenSession, Proposal, Verdict
@@ -49,4 +50,5 @@ def raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
         for key, value in error.trailing_metadata() or ()
         if isinstance(value, str) and not key.startswith(":")
     }
-    raise VerifierRefused(error.code(), error.details() or "", details) from error
+    verifier = details.pop(verifier_id.KEY, "")
+    raise VerifierRefused(error.code(), error.details() or "", details, verifier) from error

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 
-from common import request_id, tracing, verifier_id, wire_verify
+from common import request_id, tracing, wire_verify
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.patience import Patience
 from common.pb import verifier_pb2 as pb
@@ -193,8 +193,7 @@ class VerifierSession:
             except VerifierRefused as cause:
                 full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
                 # gRPC may leave out what a call began with, once it is over.
-                refuser = self._verifier_id or cause.details.get(verifier_id.KEY, "")
-                if not (full and search.may_find_room(refuser)):
+                if not (full and search.may_find_room(self._verifier_id or cause.verifier)):
                     raise
             else:
                 self._client.met.answered(self._verifier_id)
