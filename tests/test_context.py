@@ -78,11 +78,14 @@ def test_draft_context_bytes_are_the_committed_bytes_whatever_order_tokens_arriv
     bridge = Bridge(target, draft)
     ids = committed_ids(data, target)
     at = data.draw(st.integers(0, len(ids)))
-    context = DraftContext(bridge, ids[:at], encoding)
+    of_prompt: Encoding | None = data.draw(st.sampled_from([None, "canonical"]))
+    context = DraftContext(bridge, ids[:at], encoding, prompt_encoding=of_prompt)
     while at < len(ids):
         step = data.draw(st.integers(1, 9))
         context.extend(ids[at : at + step])
         at += step
+        if data.draw(st.booleans()):
+            context.ids()
     read = context.ids()
     if bridge.identity:
         assert read == ids
@@ -103,7 +106,7 @@ def test_a_split_character_waits_for_its_bytes(encoding: Encoding) -> None:
     context = DraftContext(Bridge(target, draft), target.encode_bytes(b"x ") or [], encoding)
     for byte in whole:
         context.extend([target.id_of(bytes([byte])) or 0])
-    read = context.ids()
+        read = context.ids()
     assert read is not None and draft.bytes_of(read) == b"x " + whole
 
 
@@ -133,10 +136,12 @@ def test_canonical_context_is_split_as_if_read_at_once(text: list[str]) -> None:
     target, draft = family("sentencepiece"), family("byte-level")
     bridge = Bridge(target, draft)
     ids = target.encode_bytes("".join(text).encode()) or []
-    context = DraftContext(bridge, [])
+    context, late = DraftContext(bridge, []), DraftContext(bridge, [])
     for token_id in ids:
-        context.extend([token_id])
-    assert context.ids() == draft.encode_bytes("".join(text).encode())
+        for each in (context, late):
+            each.extend([token_id])
+        context.ids()
+    assert context.ids() == late.ids() == draft.encode_bytes("".join(text).encode())
 
 
 def encoded_sizes(draft: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -238,7 +243,7 @@ def test_real_pairs_read_the_committed_bytes(
     sizes = encoded_sizes(draft, monkeypatch)
     for token_id in ids * 10:
         context.extend([token_id])
-    read = context.ids()
+        read = context.ids()
     assert len(sizes) <= 2 * len(ids) * 10 and max(sizes) < 2 * LIVE_LIMIT
     assert read is not None
     if draft.prompt_bos is not None:
