@@ -131,17 +131,21 @@ class EngineThread:
     def gather(self, until: Callable[[], float]) -> None:
         """On the engine's thread: run commands as they come until `until()` (time.monotonic).
 
-        `until` is asked again after each command, so that waiting ends with its reason.
+        `until` is asked again after each command, so that waiting ends with its reason. What the
+        commands post leaves before the step goes on.
         """
         while (left := until() - time.monotonic()) > 0:
             try:
                 command = self._commands.get(timeout=left)
             except queue.Empty:
-                return
+                break
             if command is None:
                 self._commands.put(None)  # the end of the thread, which isn't ours to take
-                return
+                break
             command()
+        if mail := getattr(_step, "mail", None):
+            _send(mail)
+            mail.clear()
 
     def _run(self) -> None:
         if self._threads:

@@ -237,7 +237,7 @@ PAUSE_SECONDS = _seconds(
 RUN_AHEAD = _counter(
     "crossdraft_drafter_run_ahead_total",
     "Verdicts that met drafts made ahead of them: the next draft was ready (hit), begun (part), or "
-    "the target wrote something else (miss). Nothing where `run_ahead` is off.",
+    "something else was written or asked for (miss). Nothing where `run_ahead` is off.",
     outcome=("hit", "part", "miss"),
 )
 

@@ -36,7 +36,7 @@ class Patience:
         if self._timer is None or self._timer.when() > self._until:
             self._set(self._until)
         try:
-            return await doing
+            result = await doing
         except BaseException as cause:
             # As asyncio.timeout has it: others may have cancelled the task as well.
             ours = self._over and task.uncancel() <= cancelling
@@ -45,6 +45,9 @@ class Patience:
             raise
         finally:
             self._waiting = None
+        if self._over:  # it was told, and brought its result nevertheless
+            task.uncancel()
+        return result
 
     def close(self) -> None:
         """Leave no timer behind."""

@@ -82,7 +82,9 @@ class DraftSampling:
             slots, purpose = self._q_entries, Purpose.PROPOSE
         else:
             return None
-        return Draws(self._params, purpose, seed, self._position, slots, noise, first)
+        # With a seed the same drafts must come again: how far ahead one gets is a matter of time.
+        ahead = purpose is Purpose.COUPLED or self._params.seed is None
+        return Draws(self._params, purpose, seed, self._position, slots, noise, first, ahead)
 
 
 def in_target_ids(bridge: Bridge, law: Law) -> SparseRow:

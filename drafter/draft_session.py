@@ -73,7 +73,7 @@ class Outcome(Enum):
     """What became of what was drafted ahead of a verdict."""
 
     HIT = "hit"  # a whole draft
-    PART = "part"  # the beginning of one
+    PART = "part"  # the beginning of one, or the guess before it
     MISS = "miss"
 
 
@@ -99,7 +99,8 @@ class DraftSession:
         Where it is a HIT, nothing is owed.
         """
         ahead = len(self._drafted) - self._handed
-        kept, laws = self._confirmed(context, wish)
+        confirmed = self._confirmed(context, wish)
+        kept, laws = confirmed or ([], [])
         wanted = 2 if wish.heal and len(context) > 1 and not kept else 1
         self.sequence.rewrite([*context, *kept], wanted)
         self._wish, self._drafted, self._laws = wish, kept, laws
@@ -109,7 +110,7 @@ class DraftSession:
         self.owed = 0 if kept and self._ended else wish.steps - self._handed
         if ahead <= 0:
             return None
-        return Outcome.MISS if not kept else Outcome.PART if self.owed else Outcome.HIT
+        return Outcome.MISS if confirmed is None else Outcome.PART if self.owed else Outcome.HIT
 
     def asks(self, real: torch.Tensor) -> Question:
         """What the next step is to choose. real: bool [draft vocab], ids that exist."""
@@ -153,6 +154,7 @@ class DraftSession:
             self.owed == 0
             and not self._ended
             and self._wish.adjustments is None
+            and (self._wish.draws is None or self._wish.draws.ahead)
             and len(self._drafted) < self._handed + 1 + self._wish.steps
             and len(self.sequence.tokens) < max_context_length
             and self.sequence.pending == 1
@@ -166,12 +168,15 @@ class DraftSession:
             del these[len(these) - ahead :]
         self.sequence.table.truncate(min(self.sequence.table.length, len(self.sequence.tokens)))
 
-    def _confirmed(self, context: Seq[int], wish: Wish) -> tuple[list[int], list[Law]]:
-        """What was drafted ahead and stands behind `context`, and its laws."""
+    def _confirmed(self, context: Seq[int], wish: Wish) -> tuple[list[int], list[Law]] | None:
+        """What was drafted ahead and stands behind `context`, perhaps nothing yet, and its laws.
+
+        None if something else was written, or is asked for in another way.
+        """
         tokens = self.sequence.tokens
         behind = len(context) - (len(tokens) - len(self._drafted))  # of what was drafted
-        if not self._handed <= behind < len(self._drafted) or not wish.steps:
-            return [], []
+        if not self._handed <= behind <= len(self._drafted) or not wish.steps:
+            return None
         if not wish.continues(self._wish, behind) or tokens[: len(context)] != list(context):
-            return [], []
+            return None
         return self._drafted[behind:], self._laws[behind:]

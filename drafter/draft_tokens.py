@@ -44,6 +44,7 @@ class Draws:
     slots: int  # ids of the law that is drawn from
     noise_ids: Tensor  # int64 [draft vocab]: the token id whose noise a draft id has
     first_noise_ids: Tensor  # instead, in the first step
+    ahead: bool = True  # whether more may be drawn before the verdict on these
 
 
 def choose(

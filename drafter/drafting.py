@@ -68,6 +68,7 @@ class Drafting:
         self._mode_stats = SessionStats()
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
+        self._asked_at = 0.0  # for the draft in progress, or when reading had ended
         self.failed = False  # the draft model raised or hung, or the text is over its context
 
     def read_ahead(self) -> None:
@@ -180,7 +181,7 @@ class Drafting:
             self.failed = True
             return None
         steps, adjustments = min(wish.steps, room), self._sampling.adjustments
-        began = time.monotonic()
+        self._asked_at = time.monotonic()
         try:
             if self._engine.busy_s() > (self._patience.limit_s or math.inf):
                 raise TimeoutError  # one step has hung for so long already
@@ -194,16 +195,17 @@ class Drafting:
             # Never asked again, so that what comes late is nobody's answer.
             self.failed = True
             self._engine.give_up(self._session)
-            self._statistics.room_s["draft_queue"] += time.monotonic() - began
+            self._statistics.room_s["draft_queue"] += time.monotonic() - self._asked_at
             return None
         self._count(draft)
         return draft
 
     async def _draft(self, ids: list[int], wish: Wish) -> Draft:
         if self._reading is not None:
-            began, reading, self._reading = time.monotonic(), self._reading, None
+            reading, self._reading = self._reading, None
             await reading
-            self._statistics.room_s["draft_queue"] += time.monotonic() - began
+            before, self._asked_at = self._asked_at, time.monotonic()
+            self._statistics.room_s["draft_queue"] += self._asked_at - before
         return await self._engine.draft(self._session, ids, wish)
 
     def _count(self, draft: Draft) -> None:

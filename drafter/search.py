@@ -76,6 +76,7 @@ class Search:
                 answered = verifier_id.told(await call.initial_metadata())
         except TimeoutError as cause:
             raise Hung(f"no answer within {limit_s:g} s") from cause
+        self._met.answered(answered)
         if answered in self._slow and self._passes:
             self._passes -= 1
             raise Lost("it took too long before; another may do better")
@@ -83,7 +84,6 @@ class Search:
 
     def may_find_room(self, full: str) -> bool:
         """Whether another verifier is to be asked at once, now that this one is full."""
-        self._met.answered(full)
         self._met.refused()
         self._refusals[full] += 1
         if self._met.only(full):

@@ -192,11 +192,11 @@ class VerifierSession:
                 verdict = await self._first_verdict(self._call, search)
             except VerifierRefused as cause:
                 full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-                # gRPC may leave out what a call began with, once it is over.
+                if not self._verifier_id:  # gRPC may leave out what a call began with
+                    self._client.met.answered(cause.verifier)
                 if not (full and search.may_find_room(self._verifier_id or cause.verifier)):
                     raise
             else:
-                self._client.met.answered(self._verifier_id)
                 self._commit((), verdict.next_token)
                 return verdict
 

@@ -91,6 +91,20 @@ async def test_an_error_of_what_is_waited_for_is_its_own() -> None:
         assert await patience.wait(soon(1)) == 1
 
 
+async def test_a_result_that_comes_in_spite_of_all_leaves_no_cancellation_behind() -> None:
+    async def stubborn() -> int:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return 7
+        return 0
+
+    with Patience(LIMIT_S) as patience:
+        assert await patience.wait(stubborn()) == 7
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling()
+
+
 async def test_who_cancels_the_task_cancels_it() -> None:
     async def waits() -> None:
         with Patience(60.0) as patience:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from common.rng import Purpose
 from common.sampling import SamplingParams
 from drafter.bridge import Bridge
 from drafter.draft_adjustments import DraftAdjustments
-from drafter.draft_session import Draft, DraftFailed
+from drafter.draft_session import Draft, DraftFailed, Wish
 from drafter.draft_tokens import Draws
 from tests.fake_drafts import DrivenEngine
 from tests.fake_pairs import PROMPTS, serving_pair
@@ -74,6 +75,62 @@ async def test_a_draft_that_is_begun_is_finished() -> None:
     for _ in range(2):
         driven.engine.step()
     assert (await task).ids == written(3, guess) and outcomes(driven) == {"part": 1}
+
+
+async def test_a_guess_that_was_right_is_part_of_a_draft() -> None:
+    driven = DrivenEngine(BRIDGE, following, run_ahead=True)
+    session = driven.open()
+    task = await driven.ask(session, START, 3)
+    for _ in range(3 + 1):
+        driven.engine.step()
+    guess = written(4, START[-1])[-1]
+    task = await driven.ask(session, (*START, *(await task).ids, guess), 3)
+    for _ in range(3):
+        driven.engine.step()
+    assert (await task).ids == written(3, guess) and outcomes(driven) == {"part": 1}
+    assert all(len(tokens) == 1 for chunks in driven.model.read[1:] for tokens in chunks)
+
+
+async def test_a_draft_that_is_ready_leaves_before_the_next_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where its question comes while a pass waits for others."""
+    driven = DrivenEngine(BRIDGE, following, run_ahead=True)
+    ready, other = driven.open(), driven.open()
+    first = await driven.ask(ready, START, 1)
+    driven.run()
+    drafted = (await first).ids
+    slow = await driven.ask(other, START, 1)
+    guess = written(2, START[-1])[-1]
+    sent: list[Any] = []
+    monkeypatch.setattr("common.engine_thread._send", lambda mail: sent.append(list(mail)))
+    forward = driven.model.forward
+
+    def passing(chunks: Any) -> torch.Tensor:
+        assert [mailbox for mail in sent for mailbox, _ in mail] == [ready.mailbox]
+        return forward(chunks)
+
+    monkeypatch.setattr(driven.model, "forward", passing)
+    asking = asyncio.create_task(driven.engine.draft(ready, (*START, *drafted, guess), Wish(1)))
+    driven.engine.expect(ready)
+    driven.engine._pass_s = 60.0
+    stopped = iter([time.monotonic() + 60.0, 0.0])
+    monkeypatch.setattr(driven.engine._arrivals, "until", lambda *_: next(stopped))
+    await asyncio.sleep(0)
+    driven.engine._thread._step_and_send()
+    for task in (asking, slow):
+        task.cancel()
+
+
+async def test_drafts_with_a_seed_of_their_own_are_not_made_ahead() -> None:
+    """Under rejection a seed makes drafts repeat themselves; how far ahead one gets never does."""
+    driven = DrivenEngine(BRIDGE, following, run_ahead=True)
+    session = driven.open()
+    ids = BRIDGE.draft_ids
+    params = SamplingParams(temperature=1.0, seed=5)
+    draws = Draws(params, Purpose.PROPOSE, 5, len(START), 64, ids, ids, ahead=False)
+    task = await driven.ask(session, START, 3, allowed=ALLOWED, draws=draws)
+    assert driven.run() == 3 and len((await task).ids) == 3
 
 
 async def test_what_the_target_did_not_write_is_rolled_back() -> None:
