@@ -14,12 +14,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing, closing
 from typing import Any
 
 import grpc
 
 from common.errors import CrossdraftError, IdleTooLong, MalformedMessage
+from common.idle_limit import within
 from common.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
                 log.exception("%s failed", method)
                 text = f"{method} failed; the server's log says why"
                 await context.abort(
-                    grpc.StatusCode.INTERNAL, text, _trailing(context, {ERROR_KEY: UNEXPECTED})
+                    grpc.StatusCode.INTERNAL, text, trailing(context, {ERROR_KEY: UNEXPECTED})
                 )
             finally:
                 self.calls[service] -= 1
@@ -113,15 +114,14 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         limit_s = self._idle_timeout_s
 
         async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
-            with Patience(limit_s) as patience:
+            with closing(Patience(limit_s)) as patience:
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
+                        writing = context.write(response)
                         try:
-                            await patience.wait(context.write(response))
-                        except TimeoutError as cause:
-                            unread = IdleTooLong("the client read nothing", limit_s or 0.0)
-                            unread.__cause__ = cause
-                            raise _Unread from unread
+                            await within(patience, writing, "the client read nothing")
+                        except IdleTooLong as cause:
+                            raise _Unread from cause
 
         return write_all
 
@@ -143,10 +143,10 @@ async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> No
         message = message[:MESSAGE_LIMIT] + "…"
     # A verifier's error that the drafter hands on keeps its name.
     details = {ERROR_KEY: type(error).__name__, **error.details}
-    await context.abort(error.status, message, _trailing(context, details))
+    await context.abort(error.status, message, trailing(context, details))
 
 
-def _trailing(
+def trailing(
     context: grpc.aio.ServicerContext, details: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Trailing metadata with these details, beside what the call has already."""

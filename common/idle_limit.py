@@ -6,7 +6,7 @@ that is there and does nothing, and would hold a place for ever.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Generic, TypeVar
 
 from common.errors import IdleTooLong
@@ -28,7 +28,13 @@ class EachWithin(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self._patience.wait(anext(self._messages))
-        except TimeoutError as cause:
-            raise IdleTooLong(self._what, self._patience.limit_s or 0.0) from cause
+        return await within(self._patience, anext(self._messages), self._what)
+
+
+async def within(patience: Patience, doing: Awaitable[T], what: str) -> T:
+    """Its result. Raises IdleTooLong, saying `what`, if it isn't there in time."""
+    try:
+        return await patience.wait(doing)
+    except TimeoutError as cause:
+        assert patience.limit_s is not None
+        raise IdleTooLong(what, patience.limit_s) from cause

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 class Patience:
-    """Of one task at a time. Leave it (`with`, or `close`) when no more waits are to come."""
+    """Of one task at a time. To be closed when no more waits are to come."""
 
     def __init__(self, limit_s: float | None) -> None:
         """limit_s: for each wait; None: any."""
@@ -33,21 +32,19 @@ class Patience:
         assert task is not None and self._waiting is None
         cancelling = task.cancelling()
         self._waiting, self._until, self._over = task, loop.time() + self.limit_s, False
-        if self._timer is None or self._timer.when() > self._until:
-            self._set(self._until)
+        if self._timer is None:
+            self._timer = loop.call_at(self._until, self._due)
         try:
-            result = await doing
-        except BaseException as cause:
+            return await doing
+        except asyncio.CancelledError as cause:
             # As asyncio.timeout has it: others may have cancelled the task as well.
-            ours = self._over and task.uncancel() <= cancelling
-            if ours and isinstance(cause, asyncio.CancelledError):
+            if self._over and task.cancelling() <= cancelling + 1:
                 raise TimeoutError from cause
             raise
         finally:
             self._waiting = None
-        if self._over:  # it was told, and brought its result nevertheless
-            task.uncancel()
-        return result
+            if self._over:
+                task.uncancel()
 
     def close(self) -> None:
         """Leave no timer behind."""
@@ -55,27 +52,12 @@ class Patience:
             self._timer.cancel()
             self._timer = None
 
-    def __enter__(self) -> Patience:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        cause: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _set(self, when: float) -> None:
-        self.close()
-        self._timer = asyncio.get_running_loop().call_at(when, self._due)
-
     def _due(self) -> None:
-        self._timer = None
+        self._timer, loop = None, asyncio.get_running_loop()
         if self._waiting is None:  # the next wait sets another
             return
-        if asyncio.get_running_loop().time() < self._until:  # a later wait than it was set for
-            self._set(self._until)
+        if loop.time() < self._until:  # a later wait than it was set for
+            self._timer = loop.call_at(self._until, self._due)
             return
         self._over = True
         self._waiting.cancel()

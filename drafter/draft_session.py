@@ -56,10 +56,15 @@ class Wish:
     draws: Draws | None = None  # None: the likeliest
     adjustments: DraftAdjustments | None = None
 
+    @property
+    def ahead(self) -> bool:
+        """Whether more may be drafted before the verdict. Adjustments change under it as tokens are
+        committed."""
+        return self.adjustments is None and (self.draws is None or self.draws.ahead)
+
     def continues(self, before: Wish, tokens: int) -> bool:
-        """Whether what was drafted for `before`, behind `tokens` of its ids, could be drafted for
-        this. Adjustments change with what is committed."""
-        if self.adjustments is not None or self.allowed_first is not None:
+        """Whether what was drafted ahead for `before`, behind `tokens` ids, does for this, too."""
+        if self.allowed_first is not None:
             return False
         if self.allowed is not before.allowed or (self.draws is None) != (before.draws is None):
             return False
@@ -146,15 +151,11 @@ class DraftSession:
         return Draft(ids, laws, self._replaced, self.forward_s, queue_s)
 
     def may_run_ahead(self, max_context_length: int) -> bool:
-        """Whether one more id is worth drafting before it is asked for: up to the next draft's end.
-
-        Not with adjustments: they change under it as tokens are committed.
-        """
+        """Whether one more id is worth drafting before it is asked for: to the next draft's end."""
         return (
             self.owed == 0
             and not self._ended
-            and self._wish.adjustments is None
-            and (self._wish.draws is None or self._wish.draws.ahead)
+            and self._wish.ahead
             and len(self._drafted) < self._handed + 1 + self._wish.steps
             and len(self.sequence.tokens) < max_context_length
             and self.sequence.pending == 1

@@ -113,7 +113,6 @@ class VerifierSession:
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
         self._verifier_id = ""  # of who has the stream in _call, if it has told
-        self._running = False  # whether there was a verdict
         self._slow: set[str] = set()  # ids of those that took too long
         self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
@@ -175,7 +174,8 @@ class VerifierSession:
                         break  # it had the prompt
                 except VerifierRefused as cause:
                     # A verifier that is full for a moment is no reason to lose a running session.
-                    if not self._running or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    running = len(self._committed) > len(self._spec.prompt)
+                    if not running or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
                         raise
         except (VerifierRefused, VerifierUnavailable) as cause:
             tracing.refused(self._span, cause.status, str(cause))
@@ -243,7 +243,6 @@ class VerifierSession:
         return wire_verify.verdict_from_pb(response.verdict)
 
     def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
-        self._running = True
         self._committed.extend(accepted)
         if next_token is not None:
             self._committed.append(next_token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ async def test_a_wait_that_is_too_long_is_cancelled() -> None:
             cancelled = True
             raise
 
-    with Patience(LIMIT_S) as patience:
+    with closing(Patience(LIMIT_S)) as patience:
         with pytest.raises(TimeoutError):
             await patience.wait(never())
         assert cancelled and await patience.wait(soon(3)) == 3
@@ -53,7 +54,7 @@ async def test_a_wait_that_is_too_long_is_cancelled() -> None:
 
 async def test_each_wait_has_the_whole_limit() -> None:
     """Though the timer was set for an earlier one: two thirds of it, three times."""
-    with Patience(LIMIT_S) as patience:
+    with closing(Patience(LIMIT_S)) as patience:
         for _ in range(3):
             await patience.wait(asyncio.sleep(LIMIT_S * 2 / 3))
         began = asyncio.get_running_loop().time()
@@ -65,7 +66,7 @@ async def test_each_wait_has_the_whole_limit() -> None:
 async def test_many_waits_set_one_timer_and_leave_none(
     timers: Callable[[], list[asyncio.TimerHandle]],
 ) -> None:
-    with Patience(60.0) as patience:
+    with closing(Patience(60.0)) as patience:
         for number in range(100):
             assert await patience.wait(soon(number)) == number
         assert len(timers()) == 1
@@ -75,7 +76,7 @@ async def test_many_waits_set_one_timer_and_leave_none(
 async def test_without_a_limit_there_is_no_timer(
     timers: Callable[[], list[asyncio.TimerHandle]],
 ) -> None:
-    with Patience(None) as patience:
+    with closing(Patience(None)) as patience:
         assert await patience.wait(soon(1)) == 1
     assert not timers()
 
@@ -85,7 +86,7 @@ async def test_an_error_of_what_is_waited_for_is_its_own() -> None:
         await asyncio.sleep(0)
         raise ValueError("its own")
 
-    with Patience(LIMIT_S) as patience:
+    with closing(Patience(LIMIT_S)) as patience:
         with pytest.raises(ValueError, match="its own"):
             await patience.wait(failing())
         assert await patience.wait(soon(1)) == 1
@@ -99,7 +100,7 @@ async def test_a_result_that_comes_in_spite_of_all_leaves_no_cancellation_behind
             return 7
         return 0
 
-    with Patience(LIMIT_S) as patience:
+    with closing(Patience(LIMIT_S)) as patience:
         assert await patience.wait(stubborn()) == 7
     task = asyncio.current_task()
     assert task is not None and not task.cancelling()
@@ -107,7 +108,7 @@ async def test_a_result_that_comes_in_spite_of_all_leaves_no_cancellation_behind
 
 async def test_who_cancels_the_task_cancels_it() -> None:
     async def waits() -> None:
-        with Patience(60.0) as patience:
+        with closing(Patience(60.0)) as patience:
             await patience.wait(asyncio.Event().wait())
 
     task = asyncio.create_task(waits())

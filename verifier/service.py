@@ -15,6 +15,7 @@ import grpc
 from common import verifier_id, wire_verify
 from common.engine_server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
+from common.grpc_errors import trailing
 from common.grpc_server import Service
 from common.idle_limit import EachWithin
 from common.patience import Patience
@@ -83,10 +84,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
         patience = Patience(self._idle_timeout_s)
-        own = (verifier_id.KEY, self._id)
+        await context.send_initial_metadata(((verifier_id.KEY, self._id),))
         # Also at the end: a refusal that comes at once may overtake what the call begins with.
-        context.set_trailing_metadata((*(context.trailing_metadata() or ()), own))
-        await context.send_initial_metadata((own,))
+        context.set_trailing_metadata(trailing(context, {verifier_id.KEY: self._id}))
         try:
             async for request in EachWithin(requests, patience, IDLE):
                 check_verify_request(request, self._engine.limits)
