@@ -37,7 +37,7 @@ TARGET = ModelShape("target", 768, 3072, 8, 12, 4, False, 2048)
 DRAFT = ModelShape("draft", 384, 1024, 4, 6, 2, True, 2048)
 WAYS = ("off", "on")
 RATES = (0.6, 0.8, 0.9)
-OUTCOMES = ("hit", "part", "miss")
+OUTCOMES = RUN_AHEAD.labels["outcome"]
 PROMPT, START_S = 64, 120.0
 
 
@@ -161,8 +161,9 @@ def run(folder: Path, options: dict[str, Any], tell: Tell) -> list[Row]:
         started = [stack.enter_context(above)]
         for way in WAYS:
             address, told_at = free_address(), free_address()
-            given: dict[str, Any] = {"listen": address, "metrics_listen": told_at}
-            given |= {
+            given = {
+                "listen": address,
+                "metrics_listen": told_at,
                 "verifier": verifier,
                 "run_ahead": way,
                 "lookup": False,

@@ -10,6 +10,7 @@ splits anyway are frozen.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -37,11 +38,10 @@ class DraftContext:
         prompt: Sequence[int],
         encoding: Encoding = "canonical",
         own_prompt: Sequence[int] | None = None,
-        prompt_encoding: Encoding | None = None,
     ) -> None:
-        """own_prompt: draft ids to read in its place. prompt_encoding: the prompt's, if another."""
+        """own_prompt: draft ids to read in the prompt's place."""
         self._bridge = bridge
-        self._encoding = prompt_encoding or encoding
+        self._encoding = encoding
         self._target_ids = list(prompt)
         self._taken = 0  # so many of them are translated
         self._frozen: list[int] = []
@@ -57,7 +57,14 @@ class DraftContext:
         else:
             self._frozen = list(own_prompt)
             self._taken = len(prompt)
-        self._encoding = encoding
+
+    def branch(self, encoding: Encoding) -> DraftContext:
+        """Another context that reads the same so far, and what follows in its own encoding."""
+        other = copy.copy(self)
+        other._encoding = encoding
+        other._target_ids, other._frozen = [*self._target_ids], [*self._frozen]
+        other._live = self._live[:]
+        return other
 
     def extend(self, target_ids: Sequence[int]) -> None:
         """Append committed target ids. They are translated when the context is asked for."""
@@ -206,7 +213,5 @@ def contexts_by_mode(
     if encoding != "auto":
         one = DraftContext(bridge, prompt, encoding, own_prompt)
         return {BridgeMode.TEXT: one, BridgeMode.INTERSECTION: one}
-    return {
-        BridgeMode.TEXT: DraftContext(bridge, prompt, "canonical", own_prompt),
-        BridgeMode.INTERSECTION: DraftContext(bridge, prompt, "token", own_prompt, "canonical"),
-    }
+    text = DraftContext(bridge, prompt, "canonical", own_prompt)
+    return {BridgeMode.TEXT: text, BridgeMode.INTERSECTION: text.branch("token")}

@@ -78,8 +78,9 @@ def test_draft_context_bytes_are_the_committed_bytes_whatever_order_tokens_arriv
     bridge = Bridge(target, draft)
     ids = committed_ids(data, target)
     at = data.draw(st.integers(0, len(ids)))
-    of_prompt: Encoding | None = data.draw(st.sampled_from([None, "canonical"]))
-    context = DraftContext(bridge, ids[:at], encoding, prompt_encoding=of_prompt)
+    context = DraftContext(bridge, ids[:at], encoding)
+    if data.draw(st.booleans()):
+        context = DraftContext(bridge, ids[:at], "canonical").branch(encoding)
     while at < len(ids):
         step = data.draw(st.integers(1, 9))
         context.extend(ids[at : at + step])

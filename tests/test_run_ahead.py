@@ -64,28 +64,16 @@ async def test_a_confirmed_draft_leaves_without_a_step() -> None:
     assert all(len(tokens) == 1 for chunks in driven.model.read[1:] for tokens in chunks)
 
 
-async def test_a_draft_that_is_begun_is_finished() -> None:
+@pytest.mark.parametrize("begun", [0, 1], ids=["the guess was right", "and one token is there"])
+async def test_a_draft_that_is_begun_is_finished(begun: int) -> None:
     driven = DrivenEngine(BRIDGE, following, run_ahead=True)
     session = driven.open()
     task = await driven.ask(session, START, 3)
-    for _ in range(3 + 1 + 1):
+    for _ in range(3 + 1 + begun):
         driven.engine.step()
     guess = written(4, START[-1])[-1]
     task = await driven.ask(session, (*START, *(await task).ids, guess), 3)
-    for _ in range(2):
-        driven.engine.step()
-    assert (await task).ids == written(3, guess) and outcomes(driven) == {"part": 1}
-
-
-async def test_a_guess_that_was_right_is_part_of_a_draft() -> None:
-    driven = DrivenEngine(BRIDGE, following, run_ahead=True)
-    session = driven.open()
-    task = await driven.ask(session, START, 3)
-    for _ in range(3 + 1):
-        driven.engine.step()
-    guess = written(4, START[-1])[-1]
-    task = await driven.ask(session, (*START, *(await task).ids, guess), 3)
-    for _ in range(3):
+    for _ in range(3 - begun):
         driven.engine.step()
     assert (await task).ids == written(3, guess) and outcomes(driven) == {"part": 1}
     assert all(len(tokens) == 1 for chunks in driven.model.read[1:] for tokens in chunks)
