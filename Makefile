@@ -30,7 +30,7 @@ lint: $(STAMP)
 
 # The committed stubs are what these protos generate; one of the fast tests too.
 stubs: $(STAMP)
-	$(BIN)/pytest -q tests/test_stubs.py
+	$(BIN)/pytest -q tests/wire/test_stubs.py
 
 # Mapping the proto folder onto common/pb makes the stubs import each other as common.pb.…
 protos: $(STAMP)
@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
-	command -v kubectl >/dev/null || command -v kustomize >/dev/null || $(BIN)/python -m tests.kubectl_binary
+	command -v kubectl >/dev/null || command -v kustomize >/dev/null || $(BIN)/python -m tests.deploy.kubectl_binary
 	touch $@
 
 clean:

@@ -1,0 +1,1 @@
+"""Benchmarks; `python -m bench` compares whole systems. docs/benchmarks.md has the results."""

@@ -1,6 +1,6 @@
 """`python -m bench`: two models as a pair, as the target alone, and in transformers' own hands.
 
-Knows options and files. Refuses to know how anything is run (bench/comparison.py).
+Knows options and files. Refuses to know how anything is run (bench/speed/comparison.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench import hardware, picture, results, tables
-from bench.comparison import Measured, Plan, compare, curves
-from bench.measures import Run, as_json
-from bench.progress import telling
-from bench.prompts import PROMPTS
-from bench.schedule import ALONE, ASSISTED
+from bench.speed.comparison import Measured, Plan, compare, curves
+from bench.speed.measures import Run, as_json
+from bench.speed.schedule import ALONE, ASSISTED
+from bench.support import hardware, picture, results, tables
+from bench.support.progress import telling
+from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 
 

@@ -18,7 +18,7 @@ import click
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.grpc_channel import open_channel
+from common.rpc.channel import open_channel
 
 POLL_S = 0.2
 TAIL_LINES = 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from cli.client import Output
+from client.client import Output
 
 
 def comparison(drafted: Output, alone: Output) -> Table:

@@ -1,7 +1,7 @@
 """`crossdraft demo`: fetch two models, start both services, answer with and without drafts.
 
 Knows: the order of things. Refuses to know: how models are fetched (cli/fetching.py), processes
-kept (cli/children.py) and requests made (cli/client.py).
+kept (cli/children.py) and requests made (client/client.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rich.rule import Rule
 from rich.status import Status
 
 from cli.children import Child, free_addresses
-from cli.client import Client, Output, Request
 from cli.comparison import comparison
 from cli.fetching import fetch
-from cli.streaming import LEGEND, PieceWriter, rpc_line
+from client.client import Client, Output, Request
+from client.streaming import LEGEND, PieceWriter, rpc_line
 from common.types import BridgeMode
-from common.weights import cache_folder
+from common.weights.resolve import cache_folder
 
 PROMPT = "Write a small Python function that returns the n-th Fibonacci number, with a docstring."
 START_S = 300.0

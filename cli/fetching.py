@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from common.weights import resolve
+from common.weights.resolve import resolve
 
 
 def fetch(names: Iterable[str], console: Console) -> list[Path]:

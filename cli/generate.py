@@ -1,7 +1,7 @@
 """`crossdraft generate`: ask a drafter and show the text as it comes.
 
 Knows: flags, and what goes to stdout and what to stderr. Refuses to know: the protocol
-(cli/client.py) and styles (cli/streaming.py).
+(client/client.py) and styles (client/streaming.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import click
 import grpc
 
-from cli.client import Request
-from cli.connection_options import Connection, connection_options
-from cli.resuming import generate_resuming
-from cli.sampling_options import sampling_of, sampling_options
-from cli.streaming import PieceWriter, one_line, rpc_line
-from common.types import AcceptanceRule, BridgeMode
+from cli.options.connection import Connection, connection_options
+from cli.options.sampling import sampling_of, sampling_options
+from client.client import Request
+from client.resuming import generate_resuming
+from client.streaming import PieceWriter, one_line, rpc_line
+from common.sampling.rules import AcceptanceRule
+from common.types import BridgeMode
 
 
 @click.command("generate")

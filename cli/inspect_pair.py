@@ -12,7 +12,7 @@ from rich.table import Table
 from cli.fetching import fetch
 
 if TYPE_CHECKING:  # it imports torch, which --help can do without
-    from drafter.inspection import PairReport, SideReport
+    from cli.inspection.report import PairReport, SideReport
 
 
 @click.command("inspect-pair")
@@ -25,7 +25,7 @@ def inspect_pair(target: str, draft: str) -> None:
     served.
     """
     target_dir, draft_dir = fetch([target, draft], Console(stderr=True))
-    from drafter import inspection
+    from cli.inspection import report as inspection
 
     report = inspection.inspect_pair(target_dir, draft_dir)
     console = Console()

@@ -17,7 +17,7 @@ from cli.generate import generate
 from cli.inspect_pair import inspect_pair
 from cli.models import models
 from cli.verifier import verifier
-from common import native
+from common.device import native
 from common.errors import ConfigError, CrossdraftError
 
 

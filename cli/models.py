@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.fetching import fetch
-from common.presets import PRESETS
-from common.weights import cached
+from common.weights.presets import PRESETS
+from common.weights.resolve import cached
 
 
 @click.command("models")

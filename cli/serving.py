@@ -17,9 +17,9 @@ import click
 from rich.console import Console
 
 from cli.fetching import fetch
-from common import logs
-from common.config import Sections
-from common.logs import Format
+from common.settings.sources import Sections
+from common.telemetry import logs
+from common.telemetry.logs import Format
 from drafter.config import DrafterConfig
 from verifier.config import VerifierConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cli.serving import SECTIONS, fetch_only, run
-from common.config import options
+from common.settings.sources import options
 from verifier.config import VerifierConfig
 
 

@@ -1,7 +1,7 @@
 """Every error a caller can cause: one class per cause, each with its gRPC status.
 
 Knows: which cause maps to which status, and that a message names field, value and limit.
-Refuses to know: how an error travels (common/grpc_errors.py sends it, with its details).
+Refuses to know: how an error travels (common/rpc/statuses.py sends it, with its details).
 Our own mistakes are asserts, never one of these.
 """
 

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from common.sampling import SamplingParams
+from common.sampling.parameters import SamplingParams
+from common.sampling.rules import AcceptanceRule
 
 
 class FinishReason(Enum):
@@ -28,15 +29,6 @@ class FinishReason(Enum):
     STOP = "stop"  # an eos or stop id, which is the last committed token
     LENGTH = "length"  # max_new_tokens reached
     CONTEXT = "context"  # the model's context is full
-
-
-class AcceptanceRule(Enum):
-    """How draft tokens are accepted; every rule is lossless."""
-
-    GREEDY = "greedy"  # accept while the draft token is p's argmax
-    NO_Q = "no_q"  # accept x with probability p(x)
-    REJECTION = "rejection"  # accept x with probability min(1, p(x) / q(x))
-    COUPLED = "coupled"  # accept while the draft token is the one that the seed draws from p
 
 
 class BridgeMode(Enum):

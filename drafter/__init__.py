@@ -1,0 +1,4 @@
+"""The small model's service. speculation.py is the map: one session from prompt to finish.
+
+May import common, never verifier.
+"""

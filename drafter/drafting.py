@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.patience import Patience
+from common.rpc.timeouts import Patience
 from common.types import BridgeMode, SparseRow
-from drafter.bridge import Bridge
-from drafter.context import DraftContext
-from drafter.draft_sampling import DraftSampling, certain, in_target_ids
-from drafter.draft_session import Draft, DraftFailed, Wish
-from drafter.engine import DraftEngine
-from drafter.lookup import PromptLookup
-from drafter.proposer import AutoChooser, SessionStats, by_intersection, by_text
+from drafter.bridge.bridge import Bridge
+from drafter.bridge.context import DraftContext
+from drafter.bridge.prompt_lookup import PromptLookup
+from drafter.bridge.proposer import AutoChooser, SessionStats, by_intersection, by_text
+from drafter.engine.engine import DraftEngine
+from drafter.engine.sampling import DraftSampling, certain, in_target_ids
+from drafter.engine.session import Draft, DraftFailed, Wish
 from drafter.statistics import StreamStatistics
 
 TAIL = 24  # committed target tokens whose text goes before drafted text when it is split

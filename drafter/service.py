@@ -1,8 +1,8 @@
 """DrafterService: a prompt or a conversation in, pieces of text out.
 
 Knows the Generate protocol's order and when the service is full. Refuses to know what a request may
-say (drafter/request.py), what is told back (drafter/reply.py), and how drafts are made and checked
-(drafter/speculation.py).
+say (drafter/generate/request.py), what is told back (drafter/generate/reply.py), and how drafts are
+made and checked (drafter/speculation.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import aclosing
 
 import grpc
 
-from common.engine_server import serve_engine
+from common.engine.server import serve_engine
 from common.errors import Draining, ModelFailed, OverCapacity
-from common.grpc_channel import ClientTls, open_channel
-from common.grpc_server import Service
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
-from common.tracing import exporting
+from common.rpc.channel import ClientTls, open_channel
+from common.rpc.server import Service
+from common.telemetry.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
-from drafter.draft_session import DraftFailed, Wish
-from drafter.engine import DraftEngine
-from drafter.reply import Reply
-from drafter.request import read_request
+from drafter.engine.engine import DraftEngine
+from drafter.engine.session import DraftFailed, Wish
+from drafter.generate.reply import Reply
+from drafter.generate.request import read_request
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import build

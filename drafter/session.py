@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.sampling.rules import AcceptanceRule
 from common.types import (
-    AcceptanceRule,
     BridgeMode,
     FinishReason,
     ModelInfo,
@@ -20,15 +20,15 @@ from common.types import (
     TokenLogprobs,
     Verdict,
 )
-from drafter.bridge import Bridge
-from drafter.context import DraftContext
-from drafter.draft_sampling import DraftSampling
+from drafter.bridge.bridge import Bridge
+from drafter.bridge.context import DraftContext
+from drafter.bridge.prompt_lookup import PromptLookup
+from drafter.bridge.proposer import AutoChooser
 from drafter.drafting import NOTHING, Drafting
-from drafter.engine import DraftEngine
-from drafter.lookup import PromptLookup
-from drafter.proposer import AutoChooser
+from drafter.engine.engine import DraftEngine
+from drafter.engine.sampling import DraftSampling
 from drafter.statistics import StreamStatistics
-from drafter.verifier_client import VerifierClient
+from drafter.verifier_client.client import VerifierClient
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
     open                       the verifier prefills and answers with the first token
     propose -> check, again    draft, cross the bridge, have it checked, read what was committed
 
-Knows the order of things. Each thing is done elsewhere: drafter/engine.py drafts,
-drafter/context.py and drafter/proposer.py cross the bridge, drafter/verifier_client.py asks.
+Knows the order of things. Each thing is done elsewhere: drafter/engine/engine.py drafts,
+drafter/bridge/context.py and drafter/bridge/proposer.py cross the bridge,
+drafter/verifier_client/client.py asks.
 """
 
 from __future__ import annotations

@@ -11,21 +11,21 @@ import logging
 import grpc
 from opentelemetry.trace import Tracer
 
-from common.device import choose_device
-from common.device_room import make_room
-from common.kv_cache import PagePool
-from common.model import PagedModel
-from common.tokenizer import TokenizerFiles, Vocabulary
-from common.tracing import NO_TRACER
+from common.device.choice import choose_device
+from common.engine.memory import make_room
+from common.kv.pages import PagePool
+from common.model.paged_model import PagedModel
+from common.telemetry.tracing import NO_TRACER
 from common.types import ModelInfo
-from common.weights import resolve
-from drafter.bridge import Bridge
+from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
+from common.weights.resolve import resolve
+from drafter.bridge.bridge import Bridge
+from drafter.bridge.proposer import AutoChooser
 from drafter.config import DrafterConfig
-from drafter.draft_choice import Choices, HostChoices
-from drafter.engine import DraftEngine
-from drafter.proposer import AutoChooser
+from drafter.engine.engine import DraftEngine
+from drafter.engine.sampler import Choices, HostChoices
 from drafter.session import Pair
-from drafter.verifier_client import VerifierClient
+from drafter.verifier_client.client import VerifierClient
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def make_choices(model: PagedModel, bridge: Bridge, most_sessions: int, q_entrie
     """Who chooses draft tokens where the model runs, for up to `most_sessions` in one step."""
     if not model.kernels:
         return HostChoices(bridge)
-    from drafter.device_choice import DeviceChoices  # Triton comes in with it
+    from drafter.engine.device_sampler import DeviceChoices  # Triton comes in with it
 
     return DeviceChoices(bridge, model.device, model.runtime, model.dtype, most_sessions, q_entries)
 

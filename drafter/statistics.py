@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.metrics import DRAFTER_ROOM
+from common.telemetry.metrics import DRAFTER_ROOM
 from common.types import BridgeMode, Verdict
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from opentelemetry import trace
 from prometheus_client import Counter
 
-from common import metrics
-from common.logs import FIELDS
-from common.metrics import BRIDGE, NONE, OTHER, POSITION
-from common.metrics_registry import Registry
+from common.telemetry import metrics
+from common.telemetry.logs import FIELDS
+from common.telemetry.metrics import BRIDGE, NONE, OTHER, POSITION
+from common.telemetry.registry import Registry
 from common.types import BridgeMode, Verdict
 from common.version import VERSION
 from drafter.config import DrafterConfig
-from drafter.reply import Ending
+from drafter.generate.reply import Ending
 from drafter.session import Pair, SpeculativeSession
 
 log = logging.getLogger(__name__)

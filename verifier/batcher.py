@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.model import Chunk
-from common.sequence import pack
+from common.engine.sequence import pack
+from common.model.batch import Chunk
 from verifier.session import Session
 
 

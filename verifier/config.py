@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from common.config import setting
 from common.errors import ConfigError
-from common.service_config import ServiceConfig
+from common.settings.service import ServiceConfig
+from common.settings.sources import setting
 
 
 @dataclass(frozen=True)

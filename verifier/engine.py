@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import torch
 
-from common.engine_telemetry import EngineTelemetry
-from common.engine_thread import EngineThread, Mailbox
+from common.engine.telemetry import EngineTelemetry
+from common.engine.thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
-from common.kv_cache import PagePool
-from common.model import PagedModel
+from common.kv.pages import PagePool
+from common.model.paged_model import PagedModel
 from common.types import OpenSession, Proposal, SparseRow, Verdict
+from verifier.acceptance.draft_distributions import check_q_rows
+from verifier.acceptance.sampler import Decisions, HostDecisions, Outcome
 from verifier.batcher import Batch, Batcher
-from verifier.decision_batch import Decisions, HostDecisions, Outcome
-from verifier.q_rows import check_q_rows
 from verifier.session import Session
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The target over several ranks, as torchrun starts them: rank 0 serves, the others follow it.
 
 Knows which rank does what, and whom a signal concerns. Refuses to know how a model is cut up
-(common/sharded_model.py) and sessions.
+(common/model/sharded.py) and sessions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from common.device import Device, choose_device
+from common.device.choice import Device, choose_device
 from common.errors import ConfigError, RankLost
-from common.model import PagedModel
-from common.ranks import Place, Ranks, torchrun_place
-from common.sharded_model import LeadingModel, follow, load_part
-from common.weights import resolve
+from common.model.paged_model import PagedModel
+from common.model.ranks import Place, Ranks, torchrun_place
+from common.model.sharded import LeadingModel, follow, load_part
+from common.weights.resolve import resolve
 from verifier.config import VerifierConfig
 from verifier.engine import VerifierEngine
 

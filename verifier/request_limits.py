@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import InvalidField, InvalidLaw, PromptTooLong
-from common.wire import check_stop_count
+from common.wire.checks import check_stop_count
 from verifier.engine import Limits
 
 SHA256_LENGTH = 64  # hexadecimal digits

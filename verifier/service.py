@@ -12,20 +12,21 @@ from contextlib import contextmanager
 
 import grpc
 
-from common import verifier_id, wire_verify
-from common.engine_server import serve_engine
+from common.engine.server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
-from common.grpc_errors import trailing
-from common.grpc_server import Service
-from common.idle_limit import EachWithin
-from common.patience import Patience
+from common.model.ranks import torchrun_place
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
-from common.ranks import torchrun_place
-from common.tokenizer import TokenizerFiles
-from common.tracing import exporting
+from common.rpc import verifier_id
+from common.rpc.idle_limit import EachWithin
+from common.rpc.server import Service
+from common.rpc.statuses import trailing
+from common.rpc.timeouts import Patience
+from common.telemetry.tracing import exporting
 from common.types import ModelInfo, OpenSession, Proposal, SparseRow
-from common.wire import check_ids
+from common.vocabulary.vocabulary import TokenizerFiles
+from common.wire import verify as wire_verify
+from common.wire.checks import check_ids
 from verifier.config import VerifierConfig
 from verifier.engine import VerifierEngine
 from verifier.ranks import follow_rank_0

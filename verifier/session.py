@@ -10,11 +10,11 @@ import secrets
 import time
 from collections.abc import Sequence as Seq
 
-from common.engine_thread import Mailbox
+from common.engine.sequence import Sequence
+from common.engine.thread import Mailbox
 from common.errors import OutOfOrder, WrongRound
-from common.kv_cache import PagePool
-from common.rng import seed_word
-from common.sequence import Sequence
+from common.kv.pages import PagePool
+from common.sampling.rng import seed_word
 from common.types import (
     FinishReason,
     OpenSession,
@@ -24,7 +24,7 @@ from common.types import (
     TokenLogprobs,
     Verdict,
 )
-from verifier.adjustments import History
+from verifier.acceptance.token_counts import History
 
 LATE = 1.5  # times as long away as the last time: not expected any more
 

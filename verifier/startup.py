@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import torch
 
-from common.device_room import make_room
-from common.model import PagedModel
-from common.tokenizer import TokenizerFiles, Vocabulary
+from common.engine.memory import make_room
+from common.model.paged_model import PagedModel
 from common.types import ModelInfo, OpenSession
 from common.version import VERSION
-from common.weights import resolve
+from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
+from common.weights.resolve import resolve
+from verifier.acceptance.sampler import Decisions, HostDecisions
 from verifier.config import VerifierConfig
-from verifier.decision_batch import Decisions, HostDecisions
 from verifier.engine import Limits, VerifierEngine
 from verifier.ranks import load_target, watch
 
@@ -73,7 +73,7 @@ def make_decisions(
     """Who decides where the model runs."""
     if not model.kernels:
         return HostDecisions(real_ids)
-    from verifier.device_decisions import DeviceDecisions  # Triton comes in with it
+    from verifier.acceptance.device_sampler import DeviceDecisions  # Triton comes in with it
 
     return DeviceDecisions(
         model.device,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from opentelemetry import trace
 
-from common import metrics, tracing
+from common.telemetry import metrics, tracing
 from common.types import ModelInfo, OpenSession, Verdict
 from verifier.engine import VerifierEngine
 

@@ -1,7 +1,8 @@
 """Attention of ragged query rows over paged keys and values, on the device.
 
 Knows: tiles of query rows, splits of the context, and how split results merge. Refuses to know
-sessions, models and how pages are owned; common/ragged.py says which rows and splits there are.
+sessions, models and how pages are owned; common/model/batch.py says which rows and splits there
+are.
 
 The context is cut into splits of a fixed number of keys (flash-decoding, Dao et al., 2023,
 https://crfm.stanford.edu/2023/10/12/flashdecoding.html), each with the online softmax of

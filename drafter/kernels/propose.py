@@ -4,8 +4,8 @@
     propose   token, target id, and the N ids that q is made of
 
 q is the law sampled from, exactly: the masked, scaled, filtered law cut to its N largest ids (of
-equal values the lowest ids) and renormalised. The twin is drafter/kernels/reference.py. Refuses to
-know sessions and models: a row is a draft step of someone.
+equal values the lowest ids) and renormalised. The twin is drafter/engine/distribution.py. Refuses
+to know sessions and models: a row is a draft step of someone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from common.kernels.candidates import LIMIT, collect, floor_for_count
 from common.kernels.order import rank_of, shift_for, value_of
+from common.kernels.rng import COUPLED, PROPOSE, exponential
 from common.kernels.row_top import is_law, row_argmax, row_top
 from common.kernels.scan import CHUNK, SAMPLED, scan
 from common.kernels.threshold import threshold, weigh
-from common.rng_triton import COUPLED, PROPOSE, exponential
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 
 _MOST = tl.constexpr(512)  # ids that top_k counts at most; more are cut to Q_WIDTH anyway

@@ -12,7 +12,7 @@ from common.kernels.scan import ARGMAX, FILTERED, SAMPLED, UNUSED
 
 _UNUSED, _ARGMAX = tl.constexpr(UNUSED), tl.constexpr(ARGMAX)
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-_COUPLED = tl.constexpr(3)  # verifier.kernels.decision.Rule
+_COUPLED = tl.constexpr(3)  # verifier.acceptance.batch.Rule
 ROWS = tl.constexpr(64)
 SESSIONS = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)

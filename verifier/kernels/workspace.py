@@ -1,7 +1,7 @@
 """All memory that deciding on a GPU needs, made once per shape: a step allocates nothing.
 
 Every decision overwrites it, so one workspace serves one stream. Knows shapes. Refuses to know what
-is done with them (verifier/kernels/decide.py).
+is done with them (verifier/kernels/accept.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from common.kernels.candidates import LIMIT
 from common.kernels.scan import RealIds, Scan
-from verifier.kernels import flat
-from verifier.kernels.draw import CHUNK
+from verifier.kernels import flat_rows as flat
+from verifier.kernels.sample import CHUNK
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""How much is accepted, and whether sampled text follows the target distribution."""

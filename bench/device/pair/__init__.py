@@ -1,0 +1,1 @@
+"""Both services as processes over models with random weights, on a device."""

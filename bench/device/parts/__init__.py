@@ -1,0 +1,1 @@
+"""Kernels and model steps on a device, one file for each part."""

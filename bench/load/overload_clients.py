@@ -1,0 +1,105 @@
+"""Clients that ask again and again, refused or not, and how each attempt went.
+
+A closed loop: each client has one request at a time, and after a refusal waits as long as it was
+told. Knows: requests, times, statuses, hints. Refuses to know what they come to
+(bench/load/overload_report.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from client.client import Client, Request
+from client.results import Piece
+from common.errors import IncompleteStream
+
+WITHOUT_HINT_S = 0.2  # what a client waits that wasn't told
+LEFT_OVER_S = 120.0  # that a stream may take once no new ones begin
+OK, REFUSED = "OK", grpc.StatusCode.RESOURCE_EXHAUSTED.name
+
+
+@dataclass
+class Attempt:
+    """One call, in seconds of the monotonic clock."""
+
+    began_s: float
+    ended_s: float = 0.0
+    status: str = OK
+    hint_s: float | None = None  # of a refusal: when to come again
+    token_s: list[float] = field(default_factory=list)  # when each came
+    changed: bool = False  # the output isn't the undisturbed run's
+
+    @property
+    def refused(self) -> bool:
+        """Over capacity, before anything came; otherwise the stream was admitted."""
+        return self.status == REFUSED and not self.token_s
+
+    @property
+    def failed(self) -> bool:
+        return self.status != OK and not self.refused
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The stream's pace after its first token; of a stream that came to its end."""
+        if self.status != OK or len(self.token_s) < 2:
+            return None
+        elapsed = self.token_s[-1] - self.token_s[0]
+        return (len(self.token_s) - 1) / elapsed if elapsed > 0 else None
+
+
+async def attempt(client: Client, request: Request, expected: tuple[int, ...]) -> Attempt:
+    """expected: the ids that the request gives when nobody disturbs it."""
+    made = Attempt(time.monotonic())
+
+    def came(_: Piece) -> None:
+        made.token_s.append(time.monotonic())
+
+    try:
+        output = await client.generate(request, came, LEFT_OVER_S)
+    except grpc.aio.AioRpcError as error:
+        made.status = error.code().name
+        told = dict(error.trailing_metadata() or ()).get("retry_ms")
+        made.hint_s = int(told) / 1000 if told is not None else None
+    except IncompleteStream:
+        made.status = "INCOMPLETE"
+    else:
+        del made.token_s[output.statistics.output_tokens :]  # a tail of text is no token
+        made.changed = output.token_ids != expected
+    made.ended_s = time.monotonic()
+    return made
+
+
+async def undisturbed(client: Client, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """What each request gives, one after the other."""
+    return [(await client.generate(each)).token_ids for each in requests]
+
+
+async def asking(
+    client: Client,
+    requests: Sequence[Request],
+    expected: Sequence[tuple[int, ...]],
+    clients: int,
+    duration_s: float,
+) -> list[Attempt]:
+    """So many clients for so long; returns when what they began has ended."""
+    attempts: list[Attempt] = []
+    until = time.monotonic() + duration_s
+    turns = itertools.cycle(range(len(requests)))
+
+    async def one() -> None:
+        while time.monotonic() < until:
+            which = next(turns)
+            made = await attempt(client, requests[which], expected[which])
+            attempts.append(made)
+            if made.status != OK:
+                pause_s = WITHOUT_HINT_S if made.hint_s is None else made.hint_s
+                await asyncio.sleep(min(pause_s, max(0.0, until - time.monotonic())))
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return attempts

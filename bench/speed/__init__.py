@@ -1,0 +1,1 @@
+"""Tokens per second: systems side by side, batches, rows, drafting ahead."""

@@ -1,0 +1,1 @@
+"""What several benchmarks use: services, prompts, tables, files, pictures."""

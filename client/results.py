@@ -1,0 +1,94 @@
+"""What a request gave: tokens, text, log-probabilities and the stream's own statistics.
+
+Knows what these say and how JSON takes them. Refuses to know the protocol (client/client.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from common.sampling.rules import AcceptanceRule
+from common.types import FinishReason, Origin, TokenLogprobs
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One committed token, with the text that became whole with it."""
+
+    token_id: int
+    text: str
+    origin: Origin
+    logprobs: TokenLogprobs | None = None  # if asked for
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One stream's own, as the drafter measured them; drafter.proto's Summary says what is what."""
+
+    stop_reason: FinishReason | None
+    prompt_tokens: int
+    output_tokens: int
+    rounds: int
+    mean_acceptance_length: float
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+    time_to_first_token_s: float
+    total_s: float
+    room_s: dict[str, float]
+    wire_bytes: int
+    intersection_rounds: int
+    text_rounds: int
+    drafting: bool
+    rule: AcceptanceRule | None = None
+    stop_string: str = ""
+    outside_us: tuple[int, ...] = ()
+    queue_us: tuple[int, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output after the first token, so that prompts of any length compare."""
+        seconds = self.total_s - self.time_to_first_token_s
+        return (self.output_tokens - 1) / seconds if seconds > 0 else 0.0
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """[i]: the share of rounds drafting at least i + 1 tokens that accepted as many."""
+        pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=False)
+        return tuple(accepted / drafted if drafted else 0.0 for accepted, drafted in pairs)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Everything that one request gave."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if asked for
+
+    def as_json(self) -> dict[str, Any]:
+        statistics = asdict(self.statistics)
+        reason, rule = statistics.pop("stop_reason"), statistics.pop("rule")
+        logprobs = {"logprobs": [asdict(each) for each in self.logprobs]} if self.logprobs else {}
+        prompt, output = self.statistics.prompt_tokens, self.statistics.output_tokens
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "origins": [origin.value for origin in self.origins],
+            **logprobs,
+            "stop_reason": reason.value if reason else None,
+            "stop_string": statistics.pop("stop_string") or None,
+            "rule": rule.value if rule else None,
+            "usage": {
+                "prompt_tokens": prompt,
+                "output_tokens": output,
+                "total_tokens": prompt + output,
+            },
+            "statistics": {
+                **statistics,
+                "tokens_per_s": self.statistics.tokens_per_s,
+                "acceptance_by_position": self.statistics.acceptance_by_position,
+            },
+        }

@@ -1,0 +1,118 @@
+"""A ragged batch as flat arrays: what each row, tile and split is, for kernels to read.
+
+Knows chunks, pages, and how tiles and splits are numbered. Refuses to know tensors' devices and
+what is computed. Everything is int32, since it is copied to the device in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.kernels.tiles import ITEM_FIELDS
+from common.kv.pages import PageTable
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens of one sequence to run: they stand at positions [table.length, table.length + n).
+
+    Their pages must be reserved. Logits are computed for the last `logit_rows` of them.
+    """
+
+    tokens: Sequence[int]
+    table: PageTable
+    logit_rows: int
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """One batch. A tile holds consecutive rows of one chunk; an item is one split of one tile."""
+
+    ids: Ints  # [rows]
+    positions: Ints  # [rows]
+    slots: Ints  # [rows], page * page_size + place in the page
+    row_items: Ints  # [rows], the item of the row's tile and split 0
+    lanes: Ints  # [rows], the row's place in its tile
+    items: Ints  # [items, ITEM_FIELDS], see common/kernels/tiles.py; a tile's splits in order
+    pages: Ints  # [pages], the chunks' pages one after another
+    wanted: NDArray[np.int64]  # [sum of logit_rows], rows whose logits are asked for
+    tiles: Ints  # [tiles, 4]: first item, items, first row, rows
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+    def groups(self, most_items: int) -> tuple[tuple[int, int, int, int], ...]:
+        """Consecutive tiles of at most `most_items` items (or one tile), for one launch each.
+
+        As (first item, items, first row, rows).
+        """
+        found: list[tuple[int, int, int, int]] = []
+        for first_item, items, first_row, rows in self.tiles.tolist():
+            if found and found[-1][1] + items <= most_items:
+                begin = found[-1]
+                found[-1] = (begin[0], begin[1] + items, begin[2], begin[3] + rows)
+            else:
+                found.append((first_item, items, first_row, rows))
+        return tuple(found)
+
+
+def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys: int) -> RaggedRows:
+    """Number the rows, tiles and splits of `chunks`, in their order."""
+    counts = np.array([len(chunk.tokens) for chunk in chunks], dtype=np.int64)
+    begins = np.array([chunk.table.length for chunk in chunks], dtype=np.int64)
+    lists = [
+        chunk.table.numbers(-(-(b + n) // page_size))
+        for chunk, b, n in zip(chunks, begins.tolist(), counts.tolist(), strict=True)
+    ]
+    first_pages = _starts(np.array([len(pages) for pages in lists], dtype=np.int64))
+    pages = np.concatenate(lists)
+    first_rows = _starts(counts)
+
+    within = _within(counts)  # [rows], place in the chunk
+    positions = np.repeat(begins, counts) + within
+    page = pages[np.repeat(first_pages, counts) + positions // page_size].astype(np.int64)
+
+    tiles = -(-counts // tile_rows)  # [chunks]
+    tile = _within(tiles)  # [tiles], place in the chunk
+    tile_counts = np.minimum(tile_rows, np.repeat(counts, tiles) - tile * tile_rows)
+    tile_rows_begin = np.repeat(first_rows, tiles) + tile * tile_rows
+    tile_positions = np.repeat(begins, tiles) + tile * tile_rows
+    splits = -(-(tile_positions + tile_counts) // split_keys)  # [tiles]
+    first_items = _starts(splits)
+
+    columns = (np.repeat(first_pages, tiles), tile_rows_begin, tile_counts, tile_positions)
+    items = np.empty((int(splits.sum()), ITEM_FIELDS), dtype=np.int32)
+    for field, column in enumerate(columns):
+        items[:, field] = np.repeat(column, splits)
+    items[:, -1] = _within(splits)
+    wanted = np.array([chunk.logit_rows for chunk in chunks], dtype=np.int64)
+    tokens = chain.from_iterable(chunk.tokens for chunk in chunks)
+    return RaggedRows(
+        ids=np.fromiter(tokens, dtype=np.int32, count=len(within)),
+        positions=positions.astype(np.int32),
+        slots=(page * page_size + positions % page_size).astype(np.int32),
+        row_items=np.repeat(first_items, tile_counts).astype(np.int32),
+        lanes=(within % tile_rows).astype(np.int32),
+        items=items,
+        pages=pages,
+        wanted=np.repeat(first_rows + counts - wanted, wanted) + _within(wanted),
+        tiles=np.stack([first_items, splits, tile_rows_begin, tile_counts], 1).astype(np.int32),
+    )
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of consecutive runs begins."""
+    return np.cumsum(counts) - counts
+
+
+def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, …, n - 1 for every n in `counts`, one after another."""
+    return np.arange(int(counts.sum())) - np.repeat(_starts(counts), counts)

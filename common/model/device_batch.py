@@ -1,0 +1,218 @@
+"""Attention through kernels: what a batch looks like on the device, and its fixed-address form.
+
+Knows the device's tensors and how a ragged batch is copied into them. Refuses to know models,
+sessions, and what a kernel computes (common/kernels/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.device.runtime import Runtime
+from common.kernels.kv_write import write_kv
+from common.kernels.paged_attention import paged_attention
+from common.kernels.rotate_write import rotate_write
+from common.kernels.tiles import ITEM_FIELDS, Tiles, choose_tiles, rows_per_tile
+from common.kv.store import KVStore, LayerShape
+from common.model.batch import Ints, RaggedRows
+
+PARTIAL_BYTES = 256 << 20  # of split results that one launch may leave for the merge
+_FIELDS = 6  # of a row in StepBuffers: ids, positions, slots, row_items, lanes; wanted, apart
+
+
+@dataclass(frozen=True)
+class PagedLayer:
+    """One attention layer: what it keeps, and how it is cut up."""
+
+    shape: LayerShape
+    group: int  # query heads per KV head
+    tiles: Tiles
+
+    @property
+    def partial_bytes(self) -> int:
+        """Of the results of one item."""
+        return 4 * self.shape.kv_heads * self.tiles.block_m * (self.shape.head_size + 2)
+
+
+class PagedLayers:
+    """All layers of one model: they share a batch's tiles and splits."""
+
+    def __init__(
+        self, shapes: Sequence[LayerShape], groups: Sequence[int], dtype: torch.dtype
+    ) -> None:
+        self.dtype = dtype
+        self.layers = [
+            PagedLayer(shape, group, choose_tiles(shape.head_size, group, dtype))
+            for shape, group in zip(shapes, groups, strict=True)
+        ]
+        self.tile_rows = min(rows_per_tile(layer.tiles, layer.group) for layer in self.layers)
+        largest = max(layer.partial_bytes for layer in self.layers)
+        self.most_items = max(1, PARTIAL_BYTES // largest)  # of one launch
+
+
+@dataclass(frozen=True)
+class PagedBatch:
+    """A ragged batch on the device. Its tensors may be longer than what `counts` calls real."""
+
+    store: KVStore
+    layers: PagedLayers
+    ids: Tensor  # int32 [rows]
+    positions: Tensor  # int32 [rows]
+    slots: Tensor  # int32 [rows]
+    row_items: Tensor  # int32 [rows]
+    lanes: Tensor  # int32 [rows]
+    wanted: Tensor  # int [wanted]: rows whose logits are asked for, row 0 where it pads a step
+    items: Tensor  # int32 [items, ITEM_FIELDS]
+    pages: Tensor  # int32 [pages]
+    counts: Tensor  # int32 [2]: rows, items that are real
+    groups: tuple[tuple[int, int, int, int], ...] | None  # launches; None is one of all
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,  # [1, heads, rows, head_size]
+        key: Tensor,  # [1, kv_heads, rows, head_size]
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """See common/model/attention.py: -> [1, rows, heads, head_size]."""
+        keys, values = self.store.layer(layer)
+        write_kv(
+            keys,
+            values,
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            self.slots,
+            self.counts,
+        )
+        return self.attention(layer, query[0].transpose(0, 1), scaling, window, softcap)[None]
+
+    def rotate_write(
+        self, layer: int, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        """Rotate queries and keys, write keys and values: -> queries [rows, heads, head_size].
+
+        product: [splits, rows, (heads + 2 * kv_heads) * head_size]; cos, sin: [rows, head_size].
+        """
+        keys, values = self.store.layer(layer)
+        return rotate_write(keys, values, product, bias, cos, sin, self.slots, self.counts)
+
+    def attention(
+        self,
+        layer: int,
+        query: Tensor,  # [rows, heads, head_size]
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Attend to what is written: -> [rows, heads, head_size]."""
+        keys, values = self.store.layer(layer)
+        return paged_attention(
+            query,
+            keys,
+            values,
+            self.pages,
+            self.items,
+            self.positions,
+            self.row_items,
+            self.lanes,
+            self.counts,
+            self.layers.layers[layer].tiles,
+            scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+            window=window,
+            softcap=softcap,
+            groups=self.groups,
+        )
+
+
+def place(
+    rows: RaggedRows, store: KVStore, layers: PagedLayers, device: torch.device
+) -> PagedBatch:
+    """The batch in new tensors of its own size."""
+
+    def there(values: Ints) -> Tensor:
+        return torch.from_numpy(values).to(device)
+
+    return PagedBatch(
+        store,
+        layers,
+        ids=there(rows.ids),
+        positions=there(rows.positions),
+        slots=there(rows.slots),
+        row_items=there(rows.row_items),
+        lanes=there(rows.lanes),
+        wanted=torch.from_numpy(rows.wanted).to(device),
+        items=there(rows.items),
+        pages=there(rows.pages),
+        counts=there(np.array([rows.rows, len(rows.items)], dtype=np.int32)),
+        groups=rows.groups(layers.most_items),
+    )
+
+
+class StepBuffers:
+    """Room for one batch at fixed addresses, so that a recorded step can be replayed on another.
+
+    `most_rows`, `most_items`: the largest batch; every page of the store has one owner, so a
+    batch's page lists are never longer than the store.
+    """
+
+    def __init__(
+        self,
+        store: KVStore,
+        layers: PagedLayers,
+        most_rows: int,
+        most_items: int,
+        device: torch.device,
+        runtime: Runtime,
+    ) -> None:
+        self._store, self._layers = store, layers
+        sizes = (2 + _FIELDS * most_rows, most_items * ITEM_FIELDS, store.num_pages)
+        pinned = runtime.pinned
+        self._host = [torch.zeros(n, dtype=torch.int32, pin_memory=pinned) for n in sizes]
+        self._device = [torch.zeros(n, dtype=torch.int32, device=device) for n in sizes]
+        self._most_rows = most_rows
+        self._copied = runtime.mark()
+
+    def view(self, rows: int, items: int) -> PagedBatch:
+        """The first `rows` rows and `items` items of the room, as a batch."""
+        head, flat, pages = self._device
+        fields = head[2:].view(_FIELDS, self._most_rows)[:, :rows]  # [_FIELDS, rows]
+        return PagedBatch(
+            self._store,
+            self._layers,
+            ids=fields[0],
+            positions=fields[1],
+            slots=fields[2],
+            row_items=fields[3],
+            lanes=fields[4],
+            wanted=fields[5],
+            items=flat[: items * ITEM_FIELDS].view(items, ITEM_FIELDS),
+            pages=pages,
+            counts=head[:2],
+            groups=None,
+        )
+
+    def fill(self, rows: RaggedRows) -> None:
+        """Copy a batch in. Rows beyond it keep old ids and positions; `counts` rules them out."""
+        self._copied.wait()  # the last copy has left the host's side
+        head, flat, pages = (tensor.numpy() for tensor in self._host)
+        head[0], head[1] = rows.rows, len(rows.items)
+        fields = head[2:].reshape(_FIELDS, self._most_rows)
+        columns = (rows.ids, rows.positions, rows.slots, rows.row_items, rows.lanes)
+        for field, column in enumerate(columns):
+            fields[field, : rows.rows] = column
+        fields[_FIELDS - 1] = 0  # what was wanted before may be no row of this size
+        fields[_FIELDS - 1, : len(rows.wanted)] = rows.wanted
+        flat[: rows.items.size] = rows.items.ravel()
+        pages[: len(rows.pages)] = rows.pages
+        used = (len(head), rows.items.size, len(rows.pages))
+        for host, there, count in zip(self._host, self._device, used, strict=True):
+            there[:count].copy_(host[:count], non_blocking=True)
+        self._copied.record()

@@ -1,0 +1,246 @@
+"""A Hugging Face causal LM that runs ragged batches over a paged KV cache.
+
+Knows: how to load weights safely, how to call transformers' model code without its caches, and what
+it found out about the model (layers, context length, exactness). Refuses to know sessions, sampling
+and scheduling. transformers' Cache API changes between minor versions, so it isn't used: ids are
+flattened to [1, rows], positions are explicit, and the batch travels as a keyword to our attention.
+
+On the CPU, weights are packed and every row attends alone, in float32. On CUDA, weights stay as
+they are, in bfloat16, rows attend through kernels, and small batches replay recorded steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from common.device.runtime import runtime_of
+from common.errors import UnsupportedModel
+from common.kernels.tiles import SPLIT_KEYS
+from common.kv.store import KVStore
+from common.model import attention
+from common.model import discovery as model_discovery
+from common.model.batch import Chunk, RaggedRows, flatten
+from common.model.linear import Packing, pack_linears
+from common.model.row_batch import row_batch
+from common.model.row_invariance import rows_are_invariant
+
+# What needs Triton is imported where a model goes through kernels, and never for a CPU.
+if TYPE_CHECKING:
+    from common.model.device_batch import PagedBatch
+    from common.model.step_graphs import Progress, StepGraphs
+
+log = logging.getLogger(__name__)
+
+
+class PagedModel:
+    """One model and its KV store. Not thread-safe: it belongs to the thread of its engine."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        packing: Packing = "exact",
+        threads: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        *,
+        kernels: bool | None = None,
+        fuse: bool = True,
+    ) -> None:
+        """threads: that its engine will use, 0 for all cores; exactness is measured with as many.
+
+        dtype: None is float32 on the CPU and bfloat16 elsewhere. kernels: whether rows attend
+        through Triton kernels, with unpacked weights (`exact` then means that all rows' products
+        go through our own kernel, if `fuse` applies); None is everywhere but on the CPU, where
+        they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
+        (common/model/fused_layers.py), if rows attend through kernels.
+        Raises UnsupportedModel if attention doesn't go through transformers' interface.
+        """
+        attention.register()
+        if threads:
+            torch.set_num_threads(threads)
+        self.device = torch.device(device)
+        on_cpu = self.device.type == "cpu"
+        self.kernels = not on_cpu if kernels is None else kernels
+        self.runtime = runtime_of(self.device)
+        self.runtime.enter()
+        self.dtype = dtype or model_discovery.usual_dtype(self.device)
+        self.config = model.config.get_text_config()
+        self.eos_ids = model_discovery.eos_ids(model)
+        if self.kernels:
+            linears_row_invariant = False
+            self._model = model_discovery.move(model.eval(), self.device, self.dtype)
+        else:
+            # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
+            # whole model never stands in memory twice.
+            assert on_cpu and self.dtype == torch.float32
+            linears_row_invariant = pack_linears(model, packing)
+            self._model = model.eval().float()
+        try:
+            self._model.set_attn_implementation(attention.NAME)
+        except ValueError as cause:
+            raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
+        self.vocab_size = int(self.config.vocab_size)
+        self.max_context_length = model_discovery.longest_context(self.config)
+        # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
+        # none at all it would look into the positions, which takes time in every pass, and which a
+        # recorded step can't wait for. A model that is about to be refused may want another one.
+        no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
+        self._no_mask = no_mask if self.kernels else None
+        recorder = model_discovery.discover_layers(self.config, self._run, self.device)
+        self._no_mask = no_mask
+        self.layers = recorder.layers
+        self._store: KVStore | None = None
+        self._graphs: StepGraphs | None = None
+        self.unrecorded_passes = 0  # larger than any recorded step
+        self.fused = False
+        if self.kernels:
+            from common.model.device_batch import PagedLayers
+            from common.model.fused_layers import fuse_layers
+
+            self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
+            self.fused = fuse and fuse_layers(self._model, packing == "exact")
+            if self.fused:
+                linears_row_invariant = packing == "exact"  # by construction, see row_product.py
+        # Linears are probed shape by shape; the rest of the model as a whole.
+        self.row_invariant = linears_row_invariant and rows_are_invariant(self, (3,))
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        packing: Packing = "exact",
+        threads: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        **spread: Any,
+    ) -> Self:
+        """Load from safetensors in `folder`; never code, never pickles. See __init__.
+
+        spread: over which processes, if it isn't this one alone (common/model/sharded.py).
+        """
+        disable_progress_bar()  # a log is no terminal
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            # As stored, see __init__. Parts of a model that is spread are cut out as they are read,
+            # so that they may as well be read in their own dtype.
+            dtype=(dtype or model_discovery.usual_dtype(torch.device(device)))
+            if spread
+            else "auto",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            **spread,
+        )
+        model_discovery.restore_buffers(model)
+        return cls(model, packing, threads, device, dtype, fuse=not spread)
+
+    def close(self) -> None:
+        """Nobody will call any more; for models that others hold a part of."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of KV cache, over all layers."""
+        return sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
+
+    def allocate(self, num_pages: int, page_size: int) -> None:
+        """Make room for the KV cache; needed before `forward`."""
+        self.release()  # recorded steps know the old room's addresses
+        self._store = KVStore(self.layers, num_pages, page_size, self.dtype, self.device)
+
+    def release(self) -> None:
+        """Give back the room, and the steps that were recorded in it."""
+        recorded, self._graphs, self._store = self._graphs, None, None
+        if recorded is not None:
+            del recorded
+            self.runtime.settle()
+
+    def record_steps(
+        self,
+        most_rows: int,
+        most_context: int,
+        progress: Progress | None = None,
+        *,
+        largest_only: bool = False,
+    ) -> None:
+        """Record steps of up to `most_rows` rows with contexts of up to `most_context` tokens.
+
+        Batches that fit are replayed from then on; others run as before. Needs `allocate`, and
+        does nothing where rows attend without kernels.
+        """
+        if not self.kernels:
+            return
+        if model_discovery.follows_positions(self.config):
+            log.warning("steps are called, not replayed: rotary frequencies follow positions")
+            return
+        from common.model.device_batch import StepBuffers
+        from common.model.step_graphs import StepGraphs, step_sizes
+
+        assert self._store is not None
+        splits = -(-most_context // SPLIT_KEYS)
+        sizes = step_sizes(most_rows, splits, self._paged.most_items)
+        sizes = sizes[-1:] if largest_only else sizes
+        items = max(size.items for size in sizes)
+        buffers = StepBuffers(self._store, self._paged, most_rows, items, self.device, self.runtime)
+        logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
+        graphs = StepGraphs(self._run_paged, buffers, sizes, logits, self.runtime)
+        with torch.inference_mode():
+            graphs.record(progress)
+        self._graphs = graphs
+
+    @property
+    def recorded_sizes(self) -> int:
+        """How many steps are recorded."""
+        return len(self._graphs.sizes) if self._graphs is not None else 0
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Run the chunks in one ragged batch: -> logits [sum of logit_rows, vocab_size].
+
+        float32 on the CPU, elsewhere in the model's dtype and valid until the next call. Writes the
+        KV of every token; the caller extends the page tables.
+        """
+        assert self._store is not None and chunks
+        if self.kernels:
+            page_size, tile_rows = self._store.page_size, self._paged.tile_rows
+            return self._forward_paged(flatten(chunks, page_size, tile_rows, SPLIT_KEYS))
+        return self._run(*row_batch(chunks, self._store))
+
+    @torch.inference_mode()
+    def _forward_paged(self, rows: RaggedRows) -> Tensor:
+        from common.model.device_batch import place
+
+        assert self._store is not None
+        if self._graphs is not None:
+            if (size := self._graphs.find(rows)) is not None:
+                return self._graphs.replay(size, rows)
+            if not self.unrecorded_passes:
+                counts = (rows.rows, len(rows.items))
+                log.warning("%d rows in %d items fit no recorded step; told once", *counts)
+            self.unrecorded_passes += 1
+        return self._run_paged(place(rows, self._store, self._paged, self.device))
+
+    def _run_paged(self, batch: PagedBatch) -> Tensor:
+        """What is recorded, so nothing in it may wait for the device."""
+        return self._run(batch.ids, batch.positions, batch, batch.wanted)
+
+    @torch.inference_mode()
+    def _run(
+        self, ids: Tensor, positions: Tensor, batch: attention.Batch, wanted: Tensor
+    ) -> Tensor:
+        output = self._model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=self._no_mask,
+            use_cache=False,
+            logits_to_keep=wanted,
+            batch=batch,
+        )
+        logits: Tensor = output.logits[0]  # [wanted, vocab]
+        return logits

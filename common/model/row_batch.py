@@ -1,0 +1,131 @@
+"""Attention on the CPU: every query row in a call of its own, over pages of keys and values.
+
+Knows: a ragged batch of segments, each with its own pages. Refuses to know sessions and sampling.
+
+The promise: a row's value is the same whatever runs beside it. So every query row goes through the
+same call on its own, over exactly the keys that it may see, in prefill, decode and verification
+alike; a masked call over several rows is faster and not bitwise the same. Grouped-query attention
+(Ainslie et al., 2023, arXiv:2305.13245) makes that call less lonely: the query heads that share a
+KV head are its rows, and no mask is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from common.kv.store import KVStore
+from common.model.batch import Chunk
+
+# Keys up to which one row's attention runs on one thread. Waking a second one costs more than the
+# work (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep).
+# Threads split heads, never sums, so the bits are the same.
+_ONE_THREAD_KEYS = 2048
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of one sequence: positions [begin, end) of it run in this batch."""
+
+    pages: Tensor | range  # int64 [n], covering [0, end); a range if they follow each other
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """What attention needs to know beside queries, keys and values."""
+
+    store: KVStore
+    segments: Sequence[Segment]
+    slots: Tensor  # int64 [rows], where each row's keys and values are kept
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,  # [1, heads, rows, head_size]
+        key: Tensor,  # [1, kv_heads, rows, head_size]
+        value: Tensor,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """See common/model/attention.py: -> [1, rows, heads, head_size]."""
+        self.store.write(layer, self.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        _, heads, rows, size = query.shape
+        kv_heads = key.shape[1]
+        groups = query[0].view(kv_heads, heads // kv_heads, rows, size)
+        groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
+        out = torch.empty_like(groups)
+        # Views are made for all rows at once: for a small model, making them is most of the work.
+        asked, told = groups[:, None].unbind(), out[:, None].unbind()  # [1, kv_heads, group, size]
+        everything = self.store.read(layer)
+        threads = now = torch.get_num_threads()
+        row = 0
+        try:
+            for segment in self.segments:
+                wanted = 1 if segment.end <= _ONE_THREAD_KEYS else threads
+                if wanted != now:
+                    torch.set_num_threads(wanted)
+                    now = wanted
+                keys, values = everything
+                first = 0  # where position 0 is in them
+                if isinstance(segment.pages, range):
+                    first = segment.pages.start * self.store.page_size
+                else:
+                    keys, values = self.store.read(layer, segment.pages)
+                for end in range(segment.begin + 1, segment.end + 1):
+                    begin = max(0, end - window) if window else 0
+                    at, count = first + begin, end - begin
+                    seen = keys.narrow(2, at, count), values.narrow(2, at, count)
+                    told[row].copy_(_attend_row(asked[row], *seen, scaling, softcap))
+                    row += 1
+        finally:
+            if now != threads:
+                torch.set_num_threads(threads)
+        return out.view(1, rows, heads, size)
+
+
+def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, RowBatch, Tensor]:
+    """The chunks as model code takes them: (ids, positions, the batch, rows that are wanted)."""
+    segments: list[Segment] = []
+    slots: list[int] = []
+    ids: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for chunk in chunks:
+        begin, end = chunk.table.length, chunk.table.length + len(chunk.tokens)
+        pages = chunk.table.pages[: -(-end // store.page_size)]
+        in_line = range(pages[0], pages[0] + len(pages))
+        read = in_line if pages == list(in_line) else torch.tensor(pages)
+        segments.append(Segment(read, begin, end))
+        slots.extend(store.slots(pages, begin, end))
+        ids.extend(chunk.tokens)
+        positions.extend(range(begin, end))
+        wanted.extend(range(len(ids) - chunk.logit_rows, len(ids)))
+    batch = RowBatch(store, segments, torch.tensor(slots))
+    return (
+        torch.tensor(ids),
+        torch.tensor(positions),
+        batch,
+        torch.tensor(wanted, dtype=torch.int64),
+    )
+
+
+def _attend_row(
+    query: Tensor,  # [1, kv_heads, group, head_size]
+    keys: Tensor,  # [1, kv_heads, positions, head_size]
+    values: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+) -> Tensor:  # [1, kv_heads, group, head_size]
+    if softcap is None:
+        return scaled_dot_product_attention(query, keys, values, scale=scaling)
+    scores = torch.matmul(query, keys.transpose(2, 3))
+    scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = softcap * torch.tanh(scores / softcap)  # Gemma 2, arXiv:2408.00118
+    return torch.matmul(torch.softmax(scores, dim=-1), values)

@@ -1,0 +1,93 @@
+"""Recorded steps: CUDA graphs of decodes and verifications, by size, replayed on other batches.
+
+Knows sizes, and a step as a callable on a batch at fixed addresses. Refuses to know models and
+what rows mean. Where there is no CUDA the step is called instead of replayed, on the same padded
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from common.device.runtime import Runtime
+from common.model.batch import RaggedRows
+from common.model.device_batch import PagedBatch, StepBuffers
+
+ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+ITEMS_PER_ROW = (1, 4, 16, 64)  # context splits; a recorded step has one of these times its rows
+
+Progress = Callable[[int, int], None]  # steps recorded, of how many
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A recorded step runs any batch of at most so many rows and items."""
+
+    rows: int
+    items: int
+
+
+def step_sizes(most_rows: int, most_splits: int, most_items: int) -> list[StepSize]:
+    """The sizes to record for up to `most_rows` rows with up to `most_splits` splits each.
+
+    Sizes of more than `most_items` items are left out: their split results would not fit.
+    """
+    rows = [size for size in ROW_LADDER if size < most_rows]
+    rows.append(most_rows)
+    found = []
+    for count in rows:
+        for factor in ITEMS_PER_ROW:
+            if count * factor <= most_items:
+                found.append(StepSize(count, count * factor))
+            if factor >= most_splits:
+                break
+    return found
+
+
+class StepGraphs:
+    """Steps of all `sizes`, recorded once, over one set of buffers.
+
+    run: computes logits [wanted, vocab] of a batch on the device without waiting for it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[PagedBatch], Tensor],
+        buffers: StepBuffers,
+        sizes: Sequence[StepSize],
+        logits: Tensor,  # [most rows, vocab], where every step leaves its own
+        runtime: Runtime,
+    ) -> None:
+        self._run, self._buffers, self._logits = run, buffers, logits
+        self._runtime = runtime
+        self.sizes = sorted(sizes, key=lambda size: (size.rows, size.items))
+        self._steps: dict[StepSize, Callable[[], None]] = {}
+
+    def record(self, progress: Progress | None = None) -> None:
+        """Record all sizes, the largest first, so that the smaller ones fit into its memory."""
+        for done, size in enumerate(reversed(self.sizes)):
+            batch = self._buffers.view(size.rows, size.items)
+            self._steps[size] = self._runtime.record(partial(self._step, batch))
+            if progress is not None:
+                progress(done + 1, len(self.sizes))
+
+    def find(self, rows: RaggedRows) -> StepSize | None:
+        """The smallest recorded step that holds the batch, or None."""
+        for size in self.sizes:
+            if size.rows >= rows.rows and size.items >= len(rows.items):
+                return size
+        return None
+
+    def replay(self, size: StepSize, rows: RaggedRows) -> Tensor:
+        """Logits [wanted, vocab]: a view of what the next replay overwrites."""
+        self._buffers.fill(rows)
+        self._steps[size]()
+        return self._logits[: len(rows.wanted)]
+
+    def _step(self, batch: PagedBatch) -> None:
+        logits = self._run(batch)  # [rows, vocab]: padded, what is wanted first
+        self._logits[: logits.shape[0]].copy_(logits)

@@ -1,0 +1,4 @@
+"""Settings from TOML, environment and flags, as frozen dataclasses.
+
+May import errors.
+"""

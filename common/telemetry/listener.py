@@ -1,0 +1,47 @@
+"""Where Prometheus asks: a port of its own, plain HTTP, off unless it is set.
+
+Knows: one address. Refuses to know what is told there (common/telemetry/registry.py). What it tells
+is numbers and the names of models, never texts or ids; who may ask is the network's matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import ProcessCollector, disable_created_metrics, start_http_server
+
+from common.errors import ConfigError
+from common.telemetry.registry import Registry
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def listening(address: str | None, registry: Registry) -> Iterator[int | None]:
+    """Answer on "host:port" (port 0 takes any free one; the port is yielded); None: don't.
+
+    Raises ConfigError if the address can't be bound.
+    """
+    if address is None:
+        yield None
+        return
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        raise ConfigError(f"metrics_listen is {address!r}; it must be host:port")
+    disable_created_metrics()  # a second series beside each, which nobody asks for
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry.collectors)
+    except OSError as cause:
+        raise ConfigError(
+            f"metrics_listen is {address!r}; that address can't be bound: {cause.strerror}"
+        ) from cause
+    ProcessCollector(registry=registry.collectors)  # memory, processor time, descriptors
+    try:
+        log.info("metrics on port %d", server.server_port)
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

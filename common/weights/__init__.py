@@ -1,0 +1,4 @@
+"""Model names to files on disk: presets, GGUF, folders, Hub ids.
+
+May import errors.
+"""

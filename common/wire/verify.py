@@ -1,0 +1,239 @@
+"""The seam between drafter and verifier: values that cross rooms <-> messages of verifier.proto.
+
+Knows: every field, and what a message by itself can be refused for (content missing, fields or
+enum values of another version, counts below their minimum). Refuses to know: sessions, models,
+limits that a configuration sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.errors import InvalidField, MissingMessage
+from common.pb import verifier_pb2
+from common.sampling.rules import AcceptanceRule, check_rule, default_rule
+from common.types import (
+    FinishReason,
+    ModelInfo,
+    OpenSession,
+    Proposal,
+    RoundCost,
+    SparseRow,
+    Verdict,
+)
+from common.wire.checks import enum_from_pb, refuse_unknown_fields
+from common.wire.sampling import (
+    logprobs_from_pb,
+    logprobs_to_pb,
+    q_from_pb,
+    q_to_pb,
+    sampling_from_pb,
+    sampling_to_pb,
+)
+
+UINT32_MAX = 2**32 - 1
+
+_RULES = {
+    AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY,
+    AcceptanceRule.NO_Q: verifier_pb2.ACCEPTANCE_RULE_NO_Q,
+    AcceptanceRule.REJECTION: verifier_pb2.ACCEPTANCE_RULE_REJECTION,
+    AcceptanceRule.COUPLED: verifier_pb2.ACCEPTANCE_RULE_COUPLED,
+}
+_FINISH = {
+    FinishReason.STOP: verifier_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: verifier_pb2.FINISH_REASON_LENGTH,
+    FinishReason.CONTEXT: verifier_pb2.FINISH_REASON_CONTEXT,
+}
+
+
+def rule_from_pb(value: int, field: str = "open.acceptance_rule") -> AcceptanceRule | None:
+    """None: the verifier chooses by the sampling parameters."""
+    return enum_from_pb(field, value, _RULES, unspecified=True)
+
+
+def rule_to_pb(rule: AcceptanceRule) -> verifier_pb2.AcceptanceRule:
+    return _RULES[rule]
+
+
+def finish_from_pb(value: int, field: str = "verdict.finish_reason") -> FinishReason | None:
+    """None while the session goes on."""
+    return enum_from_pb(field, value, _FINISH, unspecified=True)
+
+
+def finish_to_pb(reason: FinishReason | None) -> verifier_pb2.FinishReason:
+    return _FINISH[reason] if reason else verifier_pb2.FINISH_REASON_UNSPECIFIED
+
+
+# From drafter to verifier.
+
+
+def open_to_pb(session: OpenSession) -> verifier_pb2.Open:
+    return verifier_pb2.Open(
+        prompt_token_ids=session.prompt,
+        max_new_tokens=session.max_new_tokens,
+        stop_token_ids=sorted(session.stop_ids),
+        tokenizer_sha256=session.tokenizer_sha256,
+        acceptance_rule=rule_to_pb(session.rule),
+        ignore_eos=session.ignore_eos,
+        sampling=sampling_to_pb(session.sampling, verifier_pb2.Open.Sampling()),
+        resumed_output_tokens=session.resumed_output_tokens,
+    )
+
+
+def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
+    refuse_unknown_fields("open", message)
+    if not message.prompt_token_ids:
+        raise InvalidField("open.prompt_token_ids", "empty", "at least one id")
+    if message.max_new_tokens < 1:
+        raise InvalidField("open.max_new_tokens", message.max_new_tokens, "at least 1")
+    resumed, length = message.resumed_output_tokens, len(message.prompt_token_ids)
+    if resumed >= length:
+        raise InvalidField(
+            "open.resumed_output_tokens", resumed, f"less than the prompt's {length}"
+        )
+    sampling = sampling_from_pb(message.sampling)
+    rule = rule_from_pb(message.acceptance_rule) or default_rule(sampling)
+    check_rule("open.acceptance_rule", rule, sampling)
+    return OpenSession(
+        prompt=tuple(message.prompt_token_ids),
+        max_new_tokens=message.max_new_tokens,
+        tokenizer_sha256=message.tokenizer_sha256,
+        stop_ids=frozenset(message.stop_token_ids),
+        rule=rule,
+        ignore_eos=message.ignore_eos,
+        sampling=sampling,
+        resumed_output_tokens=resumed,
+    )
+
+
+def proposal_to_pb(proposal: Proposal) -> verifier_pb2.Proposal:
+    return verifier_pb2.Proposal(
+        round=proposal.round,
+        base_length=proposal.base_length,
+        token_ids=proposal.token_ids,
+        q=q_to_pb(proposal.q),
+    )
+
+
+def proposal_from_pb(message: verifier_pb2.Proposal) -> Proposal:
+    refuse_unknown_fields("proposal", message)
+    q = q_from_pb(message.q, "proposal.q")
+    return Proposal(message.round, message.base_length, tuple(message.token_ids), q)
+
+
+def verify_request_to_pb(content: OpenSession | Proposal) -> verifier_pb2.VerifyRequest:
+    if isinstance(content, OpenSession):
+        return verifier_pb2.VerifyRequest(open=open_to_pb(content))
+    return verifier_pb2.VerifyRequest(proposal=proposal_to_pb(content))
+
+
+def verify_request_from_pb(request: verifier_pb2.VerifyRequest) -> OpenSession | Proposal:
+    refuse_unknown_fields("request", request)
+    kind = request.WhichOneof("message")
+    if kind == "open":
+        return open_from_pb(request.open)
+    if kind == "proposal":
+        return proposal_from_pb(request.proposal)
+    raise MissingMessage("the request holds neither open nor proposal")
+
+
+def verify_once_to_pb(
+    session: OpenSession, draft_ids: Sequence[int], q: Sequence[SparseRow] = ()
+) -> verifier_pb2.VerifyOnceRequest:
+    return verifier_pb2.VerifyOnceRequest(
+        open=open_to_pb(session), draft_token_ids=draft_ids, q=q_to_pb(q)
+    )
+
+
+def verify_once_from_pb(
+    request: verifier_pb2.VerifyOnceRequest,
+) -> tuple[OpenSession, tuple[int, ...], tuple[SparseRow, ...]]:
+    refuse_unknown_fields("request", request)
+    if not request.HasField("open"):
+        raise MissingMessage("the request holds no open")
+    session = open_from_pb(request.open)
+    return session, tuple(request.draft_token_ids), q_from_pb(request.q, "q")
+
+
+# From verifier to drafter.
+
+
+def cost_to_pb(cost: RoundCost) -> verifier_pb2.RoundCost:
+    """Times saturate: a queue of more than 71 minutes is told as 71 minutes."""
+    return verifier_pb2.RoundCost(
+        queue_us=min(cost.queue_us, UINT32_MAX),
+        forward_us=min(cost.forward_us, UINT32_MAX),
+        decide_us=min(cost.decide_us, UINT32_MAX),
+        batch_sessions=cost.batch_sessions,
+        batch_rows=cost.batch_rows,
+    )
+
+
+def cost_from_pb(message: verifier_pb2.RoundCost) -> RoundCost:
+    return RoundCost(
+        queue_us=message.queue_us,
+        forward_us=message.forward_us,
+        decide_us=message.decide_us,
+        batch_sessions=message.batch_sessions,
+        batch_rows=message.batch_rows,
+    )
+
+
+def verdict_to_pb(verdict: Verdict) -> verifier_pb2.Verdict:
+    return verifier_pb2.Verdict(
+        round=verdict.round,
+        accepted_length=verdict.accepted_length,
+        next_token_id=verdict.next_token,
+        committed_length=verdict.committed_length,
+        finish_reason=finish_to_pb(verdict.finish_reason),
+        cost=cost_to_pb(verdict.cost),
+        logprobs=logprobs_to_pb(verdict.logprobs),
+    )
+
+
+def verdict_from_pb(message: verifier_pb2.Verdict) -> Verdict:
+    return Verdict(
+        round=message.round,
+        accepted_length=message.accepted_length,
+        next_token=message.next_token_id if message.HasField("next_token_id") else None,
+        committed_length=message.committed_length,
+        finish_reason=finish_from_pb(message.finish_reason),
+        cost=cost_from_pb(message.cost),
+        logprobs=logprobs_from_pb(message.logprobs),
+    )
+
+
+def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
+    return verifier_pb2.GetModelResponse(
+        model=info.model,
+        tokenizer_sha256=info.tokenizer_sha256,
+        vocab_size=info.vocab_size,
+        eos_token_ids=sorted(info.eos_ids),
+        max_context_length=info.max_context_length,
+        max_draft_tokens=info.max_draft_tokens,
+        max_q_entries=info.max_q_entries,
+        max_sessions=info.max_sessions,
+        max_message_bytes=info.max_message_bytes,
+        row_invariant=info.row_invariant,
+        version=info.version,
+        device=info.device,
+        dtype=info.dtype,
+    )
+
+
+def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
+    return ModelInfo(
+        model=message.model,
+        tokenizer_sha256=message.tokenizer_sha256,
+        vocab_size=message.vocab_size,
+        eos_ids=frozenset(message.eos_token_ids),
+        max_context_length=message.max_context_length,
+        max_draft_tokens=message.max_draft_tokens,
+        max_q_entries=message.max_q_entries,
+        max_sessions=message.max_sessions,
+        max_message_bytes=message.max_message_bytes,
+        row_invariant=message.row_invariant,
+        version=message.version,
+        device=message.device,
+        dtype=message.dtype,
+    )

@@ -1,0 +1,84 @@
+"""What sessions ask of a draft step, as tensors for kernels.
+
+Knows how draws and adjustments become rows. Refuses to know kernels' launches and memory
+(drafter/engine/device_sampler.py). Built on the host; `adjust` runs where its tensors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.kernels.scan import ARGMAX, FILTERED
+from common.sampling.distribution import adjusted, filters
+from common.sampling.parameters import SamplingParams
+from common.sampling.rng import Purpose, seed_word
+from drafter.engine.sampler import Question
+from drafter.engine.tokens import Draws
+from drafter.kernels.draft_rows import Steps
+
+LOG2_E = 1.4426950408889634
+_LIKELIEST = SamplingParams()
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Logits to change first; see `adjusted` in common/sampling/distribution.py."""
+
+    rows: Tensor  # int64 [n]
+    ids: Tensor  # int64 [n]
+    bias: Tensor  # float32 [n]
+    seen: Tensor  # bool [n]
+    count: Tensor  # int32 [n]
+    banned: Tensor  # bool [n]
+    repetition: Tensor  # float32 [n]
+    presence: Tensor  # float32 [n]
+    frequency: Tensor  # float32 [n]
+
+
+def steps_of(draws: Sequence[Draws | None], taken: Sequence[int], vocab: int) -> Steps:
+    """How each row's token is drawn; None: the likeliest. taken: tokens of its draft before."""
+    params = [_LIKELIEST if each is None else each.params for each in draws]
+    temperature, top_k, top_p, min_p = filters(params, vocab)
+    seeds = [0 if each is None else seed_word(each.seed) for each in draws]
+    places = [
+        0 if each is None else each.position + so_far
+        for each, so_far in zip(draws, taken, strict=True)
+    ]
+    coupled = [each is not None and each.purpose is Purpose.COUPLED for each in draws]
+    kinds = [ARGMAX if each is None else FILTERED for each in draws]
+    return Steps(
+        kinds=torch.tensor(kinds, dtype=torch.int32),
+        scales=LOG2_E / temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seeds=torch.tensor(seeds, dtype=torch.int64),
+        positions=torch.tensor(places, dtype=torch.int64),
+        coupled=torch.tensor(coupled),
+    )
+
+
+def entries_of(asked: Sequence[Question]) -> Entries:
+    """Of one row each, in their order."""
+    found = [
+        each.adjustments.entries(each.drafted) for each in asked if each.adjustments is not None
+    ]
+    counts = torch.tensor([len(columns[0]) for columns in found])
+    rows = torch.arange(len(found)).repeat_interleave(counts)
+    return Entries(rows, *(torch.cat(columns) for columns in zip(*found, strict=True)))
+
+
+def adjust(
+    logits: Tensor,  # [rows, draft vocab], any float dtype
+    entries: Entries,
+    out: Tensor,  # float32 [rows, draft vocab], written
+) -> Tensor:
+    """`out`, with the logits after the entries' changes."""
+    out.copy_(logits)
+    where, how = (entries.rows, entries.ids), list(vars(entries).values())[2:]
+    out.index_put_(where, adjusted(out[where], *how))
+    return out

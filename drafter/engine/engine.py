@@ -1,0 +1,193 @@
+"""Draft steps of all sessions, batched: each step advances every session that wants tokens by one.
+
+    step = pack, forward, choose, hand out
+
+No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. A session
+whose draft has left goes on ahead of the verdict in what room the others leave. Knows draft ids
+only. Refuses to know target ids and the verifier (drafter/bridge/bridge.py,
+drafter/speculation.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as Seq
+
+from common.engine.sequence import Packed, Sequence, add_decode, pack
+from common.engine.telemetry import EngineTelemetry
+from common.engine.thread import EngineThread
+from common.kv.pages import PagePool
+from common.model.paged_model import PagedModel
+from common.telemetry import metrics
+from drafter.bridge.bridge import Bridge
+from drafter.engine.batching_delay import Arrivals
+from drafter.engine.sampler import Choice, Choices, HostChoices
+from drafter.engine.session import Draft, DraftFailed, DraftSession, Outcome, Wish
+
+log = logging.getLogger(__name__)
+
+
+class DraftEngine:
+    """The draft model on its own thread."""
+
+    def __init__(
+        self,
+        model: PagedModel,
+        pool: PagePool,
+        bridge: Bridge,
+        max_batch_tokens: int,
+        max_context_length: int,
+        threads: int = 0,
+        choices: Choices | None = None,  # None: on the CPU
+        run_ahead: bool = False,
+    ) -> None:
+        """run_ahead: whether sessions draft while their verdicts are on the way."""
+        self.max_context_length = min(max_context_length, pool.capacity_tokens)
+        self.healthy = True
+        self.pool = pool
+        self._model = model
+        self._bridge = bridge
+        self._stops = bridge.draft.eos_ids
+        self._max_rows = max_batch_tokens
+        self._sessions: dict[Sequence, DraftSession] = {}
+        self._waiting: dict[DraftSession, None] = {}  # an ordered set
+        self._ahead: dict[DraftSession, None] = {}  # those that may draft ahead of their verdicts
+        self._run_ahead = run_ahead
+        self._arrivals = Arrivals()
+        self._pass_s = 0.0  # the last forward pass
+        self._steps = 0
+        self._choices = HostChoices(bridge) if choices is None else choices
+        self.telemetry = EngineTelemetry(
+            "draft", pool, lambda: len(self._waiting), lambda: model.unrecorded_passes
+        )
+        self._outcomes = self.telemetry.registry.counters(metrics.RUN_AHEAD)
+        self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
+        self.start, self.stop = self._thread.start, self._thread.stop
+        self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
+
+    # --- the step -----------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        if not self._waiting and not self._ahead:
+            return False
+        now = time.monotonic()
+        self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
+        batch = self._pack()
+        if not batch:  # whoever waited has ended
+            return bool(self._ahead)
+        running = [self._sessions[part.sequence] for part in batch]
+        try:
+            began = time.monotonic()
+            logits = self._model.forward([part.chunk for part in batch])
+            forward_s = self._pass_s = time.monotonic() - began
+            asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
+            real = self._bridge.draft_real
+            chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
+            forward_s += self._choices.lag_s
+            self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
+        except Exception as cause:
+            self._fail(running, cause)
+            return True
+        self.healthy = True
+        for session, part in zip(running, batch, strict=True):
+            session.sequence.table.extend(len(part.chunk.tokens))
+            session.forward_s += forward_s
+            if part.complete:
+                self._advance(session, chosen.pop(0))
+        return True
+
+    def _pack(self) -> list[Packed]:
+        self._steps += 1
+        batch: list[Packed] = []
+        if self._waiting:
+            waiting = [session.sequence for session in self._waiting]
+            batch = pack(waiting, list(self._sessions), self._max_rows, self._steps)
+            assert batch, "the pool holds at least one whole context: the first in line always runs"
+        room = self._max_rows - sum(len(part.chunk.tokens) for part in batch)
+        for session in list(self._ahead)[:room]:
+            if not session.may_run_ahead(self.max_context_length) or not (
+                add_decode(batch, session.sequence, self._steps)
+            ):
+                del self._ahead[session]
+        return batch
+
+    def _advance(self, session: DraftSession, chosen: Choice) -> None:
+        """One draft token more, or none; hand the draft out when it is whole."""
+        session.take(chosen, self._stops)
+        if session in self._waiting and session.owed == 0:
+            self._hand_out(session)
+
+    def _hand_out(self, session: DraftSession) -> None:
+        self._waiting.pop(session, None)
+        queue_s = time.monotonic() - session.asked_at - session.forward_s
+        session.mailbox.post(session.draft(queue_s))
+        if self._run_ahead:
+            self._ahead[session] = None
+
+    def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
+        log.exception("the draft model failed with %d sessions", len(sessions))
+        self.healthy = False
+        self.telemetry.failed()
+        for session in sessions:
+            session.sequence.table.release()
+            if session in self._ahead:  # nobody waits for it
+                del self._ahead[session]
+                session.forget_ahead()
+                continue
+            self._waiting.pop(session, None)
+            session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
+
+    # --- called on the event loop -------------------------------------------------------------
+
+    def open(self) -> DraftSession:
+        session = DraftSession(self.pool)
+        self._thread.call(lambda: self._sessions.update({session.sequence: session}))
+        return session
+
+    def expect(self, session: DraftSession) -> None:
+        """The session is about to ask for a draft: its verdict is here."""
+        self._arrivals.expect(session)
+
+    async def draft(self, session: DraftSession, context: Seq[int], wish: Wish) -> Draft:
+        """Read `context` (draft ids; what of it is known already isn't read again), then draft.
+
+        Fewer than the steps wished for come back after an end of sequence; with 0 steps the context
+        is read and nothing drafted. Raises DraftFailed.
+        """
+        assert context and len(context) + wish.steps <= self.max_context_length
+        now = time.monotonic()
+        self._arrivals.forget(session)
+        self._thread.call(lambda: self._begin(session, context, wish, now))
+        return await session.mailbox.take()
+
+    def give_up(self, session: DraftSession) -> None:
+        """Its draft took too long, and nobody waits for it. Unhealthy until a step is done."""
+        log.warning("a draft took too long; the step in progress takes %.1f s", self.busy_s())
+        self.healthy = False
+        self.close(session)
+
+    def close(self, session: DraftSession) -> None:
+        """Free the session's pages before the next step."""
+        self._arrivals.forget(session)
+        self._thread.call(lambda: self._end(session))
+
+    def _begin(self, session: DraftSession, context: Seq[int], wish: Wish, asked_at: float) -> None:
+        if session.sequence not in self._sessions:
+            return
+        self._ahead.pop(session, None)
+        session.asked_at, session.forward_s = asked_at, 0.0
+        outcome = session.begin(context, wish)
+        if outcome is not None:
+            self._outcomes[outcome.value,].inc()
+        if outcome is Outcome.HIT:
+            self._hand_out(session)
+        else:
+            self._waiting[session] = None
+
+    def _end(self, session: DraftSession) -> None:
+        self._sessions.pop(session.sequence, None)
+        self._waiting.pop(session, None)
+        self._ahead.pop(session, None)
+        session.sequence.table.release()

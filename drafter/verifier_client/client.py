@@ -1,0 +1,250 @@
+"""The drafter's end of the seam: one bidi stream is one session.
+
+Knows the Verify protocol, and how to go on after a verifier is lost: open again, with the prompt
+and everything committed so far. Refuses to know drafts, and whom to take
+(drafter/verifier_client/selection.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+from opentelemetry.trace import INVALID_SPAN, Span, Tracer
+
+from common.errors import VerifierRefused, VerifierUnavailable
+from common.pb import verifier_pb2 as pb
+from common.pb import verifier_pb2_grpc
+from common.rpc.timeouts import Patience
+from common.telemetry import request_id, tracing
+from common.types import ModelInfo, OpenSession, Proposal, Verdict
+from common.vocabulary.vocabulary import TokenizerFiles
+from common.wire import verify as wire_verify
+from drafter.verifier_client.description import described
+from drafter.verifier_client.lost import Hung, Lost, check_answer, raise_unless_lost
+from drafter.verifier_client.selection import ANSWER_S, Met, Search
+
+log = logging.getLogger(__name__)
+
+METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
+RETRY_S = 0.2  # between attempts to reach a verifier
+# For a new request to find any verifier: more than the channel's longest pause between two attempts
+# to connect. One whose verifier is lost over the prompt has the patience of later rounds.
+OPEN_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A verdict, and the seconds from sending to receiving."""
+
+    verdict: Verdict
+    elapsed_s: float
+    reopened: bool = False  # the verifier was lost: a prefill's verdict, not the proposal's
+
+
+class VerifierClient:
+    """Verifiers behind one channel."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        patience_s: float,
+        round_timeout_s: float | None = None,
+        open_timeout_s: float | None = None,
+        tracer: Tracer = tracing.NO_TRACER,
+    ) -> None:
+        """patience_s: how long to look for a verifier before giving up. The others: how long one
+        may take over a proposal and over a prompt before it counts as lost."""
+        self.round_timeout_s = round_timeout_s
+        self.open_timeout_s = open_timeout_s
+        self.tracer = tracer
+        self.met = Met()
+        self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        self._patience_s = patience_s
+
+    async def describe(self) -> tuple[ModelInfo, TokenizerFiles]:
+        """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
+        async for _ in self.attempts("no verifier answers"):
+            try:
+                return await described(self._stub)
+            except grpc.aio.AioRpcError as cause:
+                raise_unless_lost(cause)
+            except Lost as cause:
+                log.warning("%s; asking again", cause)
+        raise AssertionError("attempts() ends by raising")
+
+    async def attempts(self, failing: str, patience_s: float | None = None) -> AsyncIterator[None]:
+        """Ticks until the patience is over, then raises VerifierUnavailable."""
+        patience_s = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
+        deadline = time.monotonic() + patience_s
+        while True:
+            yield
+            if time.monotonic() > deadline:
+                raise VerifierUnavailable(f"{failing} after {patience_s:g} s")
+            await asyncio.sleep(RETRY_S)
+
+    def session(self, spec: OpenSession) -> VerifierSession:
+        return VerifierSession(self, self._stub, spec)
+
+
+class VerifierSession:
+    """One session: `open`, then `verify` until a verdict has a finish reason, then `close`.
+
+    After a lost verifier the round is answered by a fresh prefill: no draft token accepted, and the
+    target's next token. The output is the same, since a greedy or coupled token depends on nothing
+    but the committed tokens, which of them are output, and the seed.
+    """
+
+    def __init__(
+        self,
+        client: VerifierClient,
+        stub: verifier_pb2_grpc.VerifierServiceStub,
+        spec: OpenSession,
+    ) -> None:
+        self._client = client
+        self._stub = stub
+        self._spec = spec
+        self._opening = Patience(client.open_timeout_s)
+        self._rounds = Patience(client.round_timeout_s)
+        self._committed = list(spec.prompt)
+        self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
+        self._verifier_id = ""  # of who has the stream in _call, if it has told
+        self._slow: set[str] = set()  # ids of those that took too long
+        self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
+        self._round_offset = 0  # rounds that earlier streams of this session have counted
+        self.wire_bytes = 0
+
+    async def open(self) -> Answer:
+        """Begin; the verdict has round 0 and the first token."""
+        began = time.monotonic()
+        verdict = await self._open(first=True)
+        return Answer(verdict, time.monotonic() - began)
+
+    async def verify(self, proposal: Proposal) -> Answer:
+        """One round."""
+        began, offset = time.monotonic(), self._round_offset
+        sent = replace(proposal, round=proposal.round - offset) if offset else proposal
+        try:
+            verdict, reopened = await self._exchange(sent), False
+        except Lost as cause:
+            log.warning("lost the verifier in round %d: %s", proposal.round, cause)
+            tracing.failed(self._span, str(cause))
+            self._round_offset = proposal.round
+            verdict, reopened = await self._open(first=False), True
+        except VerifierRefused as cause:
+            tracing.refused(self._span, cause.status, str(cause))
+            raise
+        else:
+            self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
+            told = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
+            tracing.tell_round(self._span, verdict.round, told)
+        if self._round_offset:
+            verdict = replace(verdict, round=verdict.round + self._round_offset)
+        return Answer(verdict, time.monotonic() - began, reopened)
+
+    def close(self) -> None:
+        """End the stream; the verifier frees what the session held."""
+        self._cancel()
+        self._opening.close()
+        self._rounds.close()
+        self._span.end()
+        self._span = INVALID_SPAN
+
+    def _cancel(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _open(self, first: bool) -> Verdict:
+        failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
+        search = Search(self._slow, self._client.met)
+        self._span.end()
+        self._span = tracing.calling(self._client.tracer, METHOD)
+        try:
+            async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
+                try:
+                    return await self._open_where_room_is(search)
+                except Lost as cause:
+                    log.debug("no session: %s", cause)
+                    if first and (self._verifier_id or isinstance(cause, Hung)):
+                        tracing.failed(self._span, str(cause))
+                        break  # it had the prompt
+                except VerifierRefused as cause:
+                    # A verifier that is full for a moment is no reason to lose a running session.
+                    running = len(self._committed) > len(self._spec.prompt)
+                    if not running or cause.status != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+        except (VerifierRefused, VerifierUnavailable) as cause:
+            tracing.refused(self._span, cause.status, str(cause))
+            raise
+        return await self._open(first=False)
+
+    async def _open_where_room_is(self, search: Search) -> Verdict:
+        """One attempt, and more while verifiers are full. Raises Lost, and VerifierRefused."""
+        while True:
+            self._cancel()
+            metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
+            self._call = self._stub.Verify(metadata=metadata)
+            try:
+                verdict = await self._first_verdict(self._call, search)
+            except VerifierRefused as cause:
+                full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not self._verifier_id:  # gRPC may leave out what a call began with
+                    self._client.met.answered(cause.verifier)
+                if not (full and search.may_find_room(self._verifier_id or cause.verifier)):
+                    raise
+            else:
+                self._commit((), verdict.next_token)
+                return verdict
+
+    async def _first_verdict(
+        self, call: grpc.aio.StreamStreamCall[Any, Any], search: Search
+    ) -> Verdict:
+        spec = self._spec.resumed(self._committed)
+        client, self._verifier_id = self._client, ""
+        answer_s = ANSWER_S if client.met.tell_ids else client.open_timeout_s
+        asking = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
+        try:
+            self._verifier_id = await search.answer(call, answer_s)
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
+        """Raises Lost, or VerifierRefused with the verifier's own error."""
+        patience = self._opening if isinstance(content, OpenSession) else self._rounds
+        try:
+            verdict = await patience.wait(self._ask(content))
+        except TimeoutError as cause:
+            self._slow |= {self._verifier_id} - {""}
+            raise Hung(f"no verdict within {patience.limit_s:g} s") from cause
+        check_answer(content, verdict)
+        return verdict
+
+    async def _ask(self, content: OpenSession | Proposal) -> Verdict:
+        assert self._call is not None
+        request = wire_verify.verify_request_to_pb(content)
+        self.wire_bytes += request.ByteSize()
+        try:
+            with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
+                # gRPC makes up INTERNAL for a write that meets the end of the connection.
+                await self._call.write(request)
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as cause:
+            raise_unless_lost(cause)
+            raise Lost(f"{cause.code().name}: {cause.details()}") from cause
+        if not isinstance(response, pb.VerifyResponse):
+            raise Lost("it ended the session without a finish reason")
+        self.wire_bytes += response.ByteSize()
+        return wire_verify.verdict_from_pb(response.verdict)
+
+    def _commit(self, accepted: tuple[int, ...], next_token: int | None) -> None:
+        self._committed.extend(accepted)
+        if next_token is not None:
+            self._committed.append(next_token)

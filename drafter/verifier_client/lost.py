@@ -1,0 +1,54 @@
+"""When a verifier counts as lost, and when its answer is its own word.
+
+Knows: which status and which verdict another attempt may better. Refuses to know: what comes of it.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from common.errors import VerifierRefused
+from common.rpc import verifier_id
+from common.rpc.statuses import broken_off
+from common.types import OpenSession, Proposal, Verdict
+
+
+class Lost(Exception):
+    """The verifier is gone, or not what it was; another attempt may do better."""
+
+
+class Hung(Lost):
+    """The verifier was there, and took too long."""
+
+
+def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
+    """Raise Lost unless this verdict can be the answer: a late one, say, is of another round."""
+    if isinstance(content, OpenSession):
+        round_, base, drafted = 0, len(content.prompt), 0
+    else:
+        round_, base, drafted = content.round, content.base_length, len(content.token_ids)
+    committed = base + verdict.accepted_length + (verdict.next_token is not None)
+    if (
+        verdict.round != round_
+        or verdict.accepted_length > drafted
+        or verdict.committed_length != committed
+        or (verdict.next_token is None and verdict.finish_reason is None)
+    ):
+        raise Lost(
+            f"its verdict on round {round_} over {base} tokens with {drafted} draft tokens is of "
+            f"round {verdict.round} with {verdict.accepted_length} accepted and "
+            f"{verdict.committed_length} committed"
+        )
+
+
+def raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
+    """Return if another verifier may do better; otherwise raise the verifier's own error."""
+    if broken_off(error):
+        return
+    details = {
+        key: value
+        for key, value in error.trailing_metadata() or ()
+        if isinstance(value, str) and not key.startswith(":")
+    }
+    verifier = details.pop(verifier_id.KEY, "")
+    raise VerifierRefused(error.code(), error.details() or "", details, verifier) from error

@@ -1,0 +1,91 @@
+"""One session's search for a verifier where a name stands for several: whom to take, whom not.
+
+gRPC sends each stream to the next address and doesn't say which it was; verifiers tell themselves
+apart (common/rpc/verifier_id.py). Knows: who answers, who took too long, who was full. Refuses to
+know what a session holds and how long to search (drafter/verifier_client/client.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Set
+from typing import Any
+
+import grpc
+
+from common.rpc import verifier_id
+from drafter.verifier_client.lost import Hung, Lost
+
+ANSWER_S = 5.0  # for a verifier to say that it has the stream, before it reads the prompt
+PASSES = 3  # streams in a row that may meet a slow verifier; then there is no other
+REFUSALS = 3  # of one full verifier, since other sessions take turns at the addresses as well
+MOST_REFUSALS = 16  # of all together
+MET = 8  # streams in a row at one verifier, until it is taken for the only one
+FULL_S = 1.0  # that a refusal is news
+
+
+class Met:
+    """What all sessions of a drafter together have met."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=MET)  # ids of verifiers that had the last streams
+        self._full_at = -math.inf  # when one had no room
+
+    @property
+    def tell_ids(self) -> bool:
+        """Whether verifiers here have been seen to."""
+        return bool(self._last)
+
+    @property
+    def full(self) -> bool:
+        """Whether a session was refused for want of room just now: the next may well be, too."""
+        return time.monotonic() - self._full_at < FULL_S
+
+    def answered(self, verifier: str) -> None:
+        if verifier:
+            self._last.append(verifier)
+
+    def refused(self) -> None:
+        self._full_at = time.monotonic()
+
+    def only(self, verifier: str) -> bool:
+        """Whether there seems to be no other: streams go to all of them in turn."""
+        return len(self._last) == MET and set(self._last) == {verifier}
+
+
+class Search:
+    """From a session's beginning, or a verifier's loss, until one gives its first verdict."""
+
+    def __init__(self, slow: Set[str], met: Met) -> None:
+        """slow: ids of verifiers that took too long over this session's rounds."""
+        self._slow = slow
+        self._met = met
+        self._passes = PASSES
+        self._refusals: Counter[str] = Counter()
+
+    async def answer(self, call: grpc.aio.StreamStreamCall[Any, Any], limit_s: float | None) -> str:
+        """The id of the verifier that has the stream; "" if it tells none, or the call is over.
+
+        Raises Hung if none answers in time, and Lost if another one is preferred.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                answered = verifier_id.told(await call.initial_metadata())
+        except TimeoutError as cause:
+            raise Hung(f"no answer within {limit_s:g} s") from cause
+        self._met.answered(answered)
+        if answered in self._slow and self._passes:
+            self._passes -= 1
+            raise Lost("it took too long before; another may do better")
+        return answered
+
+    def may_find_room(self, full: str) -> bool:
+        """Whether another verifier is to be asked at once, now that this one is full."""
+        self._met.refused()
+        self._refusals[full] += 1
+        if self._met.only(full):
+            return False
+        return self._refusals[full] < REFUSALS and self._refusals.total() < MOST_REFUSALS

@@ -1,0 +1,60 @@
+"""A mode is judged by what the draft model and the bridge gave, whatever lookup made of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from common.types import BridgeMode, OpenSession
+from drafter.bridge.bridge import Bridge, from_a_character
+from drafter.bridge.proposer import AutoChooser
+from drafter.drafting import NOTHING, Drafted, Drafting
+from drafter.engine.engine import DraftEngine
+from drafter.engine.sampling import DraftSampling
+from drafter.statistics import StreamStatistics
+from tests.support.fake_tokenizers import family
+
+TEXT = BridgeMode.TEXT
+
+
+@pytest.mark.parametrize(
+    ("bridged", "proposed", "committed", "gained"),
+    [
+        ([1, 2], [1, 2], [1, 2, 9], 3),
+        ([1, 2], [1, 2], [1, 9], 2),
+        ([1], [1, 2, 3, 4], [1, 2, 3, 4, 9], 2),  # lookup lengthened it
+        ([1, 2], [1, 2, 3], [1, 2], 2),  # the session ended inside the run
+        ([1, 2], [5, 6, 7], [5, 6, 7, 9], 1),  # lookup overruled it, and was right
+        ([1, 2], [5, 6, 7], [1], 1),  # and was wrong
+        ([], [5, 6], [5, 6, 9], 1),
+    ],
+)
+def test_lookups_part_of_a_run_is_nobodys_credit(
+    bridged: list[int], proposed: list[int], committed: list[int], gained: int
+) -> None:
+    engine = cast(DraftEngine, SimpleNamespace(open=lambda: None))
+    bridge = Bridge(family("byte-level"), family("byte-level"))
+    chooser = AutoChooser(0.5, 0.25)
+    sampling = DraftSampling(bridge, OpenSession((5,), 8, ""), frozenset(), 64)
+    drafting = Drafting(bridge, engine, chooser, {}, TEXT, sampling, None, StreamStatistics())
+    drafting.committed([7], NOTHING)
+    drafting.committed(committed, Drafted(proposed, TEXT, 3, bridged))
+    stats: Any = chooser.pair[TEXT]
+    assert (stats.rounds, stats.committed) == (1, gained)
+    assert stats.cost == 1 + 0.5 * 3 + 0.25 * len(bridged)
+
+
+@pytest.mark.parametrize(
+    ("data", "rest"),
+    [
+        (b"", b""),
+        (b"abc", b"abc"),
+        ("中".encode()[1:] + b"x", b"x"),  # b8 ad: neither 80 nor bf
+        ("똻".encode()[2:] + "é".encode(), "é".encode()),
+        (b"\x80\xbf", b""),
+    ],
+)
+def test_a_tail_of_text_is_read_from_its_first_whole_character(data: bytes, rest: bytes) -> None:
+    assert from_a_character(data) == rest

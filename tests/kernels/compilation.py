@@ -1,0 +1,257 @@
+"""Compiles every kernel for GPUs, without one: `python -m tests.kernels.compilation 80 90 100`.
+
+A process of its own, since kernels are either interpreted or compiled. Prints one JSON object per
+kernel and target: registers, shared memory, spilled bytes. A new kernel adds a line to CASES, or to
+tests/kernels/common_variants.py if it is the model room's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from common.kernels import candidates, scan
+from drafter.kernels import propose
+from drafter.kernels.draft_rows import Q_WIDTH
+from tests.kernels.common_variants import variants
+from verifier.kernels import accept as decide
+from verifier.kernels import accept_drafts as settle
+from verifier.kernels import flat_rows as flat
+from verifier.kernels import mask_logits as adjust
+from verifier.kernels import reduce as finish
+from verifier.kernels import sample as draw
+from verifier.kernels import select_candidates as narrow
+from verifier.kernels import sessions
+
+
+@dataclass(frozen=True)
+class Case:
+    """One compilation: types by argument name, the rest are constants."""
+
+    name: str
+    kernel: Any  # a @triton.jit function
+    types: dict[str, str]  # argument -> "*bf16", "i32", …; all pointers count as 16-byte aligned
+    constants: dict[str, Any] = field(default_factory=dict)
+    multiples_of_16: tuple[str, ...] = ()  # integer arguments, as the launcher would find them
+    warps: int = 4
+    registers: int | None = None  # the launch's maxnreg
+    stages: int = 3  # Triton's own default
+
+
+LOGITS = {"logits": "*bf16", "row_stride": "i32", "width": "i32", "exists": "*i8"}
+SESSIONS = {
+    "session_offsets": "*i64", "row_sessions": "*i32", "kinds": "*i32", "scales": "*fp32",
+    "draft_tokens": "*i64", "sessions": "i32",
+}  # fmt: skip
+SAMPLING = {
+    "rule": "*i8", "temperature": "*fp32", "top_k": "*i32", "top_p": "*fp32", "min_p": "*fp32",
+    "seed": "*i64", "seeds": "*i64", "first_position": "*i64",
+}  # fmt: skip
+SCAN = {
+    "tops": "*fp32", "top_blocks": "*i32", "sums": "*fp32", "maxima": "*bf16", "ratios": "*fp16",
+    "parts": "i32", "stride": "i32", "chunks": "i32", "blocks": "i32",
+}  # fmt: skip
+PAIRS = {
+    "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16",
+    "bias": "*fp32", "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32",
+    "presence": "*fp32", "frequency": "*fp32",
+}  # fmt: skip
+SETTLED = {
+    "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
+    "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
+    "decisions": "*i64", "few": "*i32", "many": "*i32", "drawn": "*i32", "flat": "*i32",
+    "intervals": "*i32", "over_under": "*fp32", "edges": "*i32", "masses": "*fp32",
+    "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
+}  # fmt: skip
+DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
+WIDE = ("row_stride",)
+
+
+PLAIN = {"HAS_MASK": False, "HAS_Q": True, "HAS_PAIRS": False}
+ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
+NO_Q = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
+ADJUSTED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
+PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
+FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
+
+
+def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
+    return {"CHUNK": scan.CHUNK, "BLOCK": scan.BLOCK, "HAS_MASK": mask, "ONLY_ARGMAX": greedy,
+            "HAS_RATIOS": not greedy, "INTERPRETED": False}  # fmt: skip
+
+
+def _levels(shift: int) -> int:
+    """As a workspace has them: adjusted values are float32, whatever the logits are."""
+    return flat.levels_for(torch.bfloat16 if shift else torch.float32)
+
+
+def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
+    fixed = {"LEVELS": _levels(shift), "PADDED": 4096, "SHIFT": shift}
+    return {**FILTER, **fixed, "HAS_MASK": mask, "HAS_PAIRS": pairs}
+
+
+def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
+    fixed = {
+        "LEVEL": level,
+        "LEVELS": _levels(shift),
+        "PADDED": 32,
+        "CHUNK": flat.CHUNK,
+        "SHIFT": shift,
+    }
+    return {**fixed, "HAS_MASK": flags, "HAS_PAIRS": flags}
+
+
+def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
+    fixed = {"LEVELS": _levels(shift), "CHUNKS": 32, "SHIFT": shift}
+    return {**FILTER, **fixed, "WHOLE": whole, **flags}
+
+
+def _draw(flags: dict[str, bool]) -> dict[str, Any]:
+    return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, **flags}
+
+
+def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:
+    fixed = {"N": slots, "PADDED": 8192, "BLOCK": 32, "SHIFT": shift}
+    return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
+
+
+STEPS = {**DECISION, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
+FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
+FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
+CASES = [
+    Case("scan, argmax", scan.scan_rows, DECISION, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan", scan.scan_rows, DECISION, _scan(False, False), WIDE, scan.WARPS),
+    Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
+    Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),
+    Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
+    Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
+    Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
+    Case("narrow", narrow.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
+    Case("narrow, all", narrow.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
+    Case(
+        "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS, 128
+    ),
+    Case(
+        "settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS, 128
+    ),
+    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS, 128),
+    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS, 128),
+    Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, decide.PROBE_WARPS),
+    Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
+    Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS, 128),
+    Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS, 128),
+    Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
+    Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
+    Case("finish", finish.finish, DECISION, {"PARTS": 64, "LIMIT": candidates.LIMIT}, warps=1),
+    Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
+    Case("propose, all", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
+    Case("propose, coupled", propose.propose, STEPS, _propose(16, True, 256), WIDE, 16, 128),
+]
+for name, flags in (("no q", NO_Q), ("adjusted", ADJUSTED)):  # beside greedy; sessions with changes
+    shift = 16 if flags is NO_Q else 0
+    made = _settle(shift, False, flags), _settle(shift, True, flags), _draw(flags)
+    CASES += [
+        Case(f"settle, {name}", settle.settle, DECISION, made[0], WIDE, decide.SETTLE_WARPS, 128),
+        Case(f"whole, {name}", settle.settle, DECISION, made[1], WIDE, decide.WHOLE_WARPS, 128),
+        Case(f"draw, {name}", draw.draw, DECISION, made[2], WIDE, decide.DRAW_WARPS, 128),
+    ]
+_PAIRS = _narrow(0, False, True)
+CASES += [
+    Case("narrow, adjusted", narrow.narrow, DECISION, _PAIRS, WIDE, decide.NARROW_WARPS),
+    Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
+]
+CASES += [
+    Case(
+        each.name,
+        each.kernel,
+        each.signature,
+        each.constexprs,
+        tuple(each.divisible),
+        each.num_warps,
+        stages=each.num_stages,
+    )
+    for each in variants()
+]
+
+
+VARYING = {"rows", "sessions", "first_item", "first_row", "q_width"}  # from step to step
+
+
+def compiled(case: Case, capability: int) -> dict[str, Any]:
+    """Compile one case and ask cuobjdump what it needs."""
+    names = case.kernel.arg_names
+    signature = {
+        name: "constexpr" if name in case.constants else case.types[name] for name in names
+    }
+    aligned = [
+        (at,)
+        for at, name in enumerate(names)
+        if signature[name].startswith("*") or name in case.multiples_of_16
+    ]
+    source = ASTSource(
+        case.kernel,
+        signature,
+        constexprs={name: case.constants[name] for name in names if name in case.constants},
+        attrs={at: [["tt.divisibility", 16]] for at in aligned},
+    )
+    made = triton.compile(
+        source,
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": case.warps, "num_stages": case.stages, "maxnreg": case.registers},
+    )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        usage = _usage(file.name)
+    return {
+        "kernel": case.name,
+        "target": f"sm_{capability}",
+        "warps": case.warps,
+        "registers": int(usage["REG"]),
+        "shared": made.metadata.shared,
+        "spilled": int(usage["LOCAL"]) + int(usage["STACK"]),
+        "compiled_anew_for": [
+            each.name
+            for each in case.kernel.params
+            if each.name in VARYING and not each.do_not_specialize
+        ],
+        "nan_maxima": made.asm["ptx"].count("max.NaN.f32"),
+        "wide_loads": len(re.findall(r"ld\.global[.\w]*\.v4\.b32", made.asm["ptx"])),
+    }
+
+
+def _usage(cubin: str) -> dict[str, str]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    told = subprocess.run(
+        [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
+    ).stdout
+    return dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+
+
+def _needed(name: str) -> bool:
+    """Elsewhere than on sm_90 the forms that most services run: other dtypes stand aside."""
+    return not name.endswith((", fp16", ", fp32"))
+
+
+def main() -> None:
+    for capability in map(int, sys.argv[1:]):
+        for case in CASES:
+            if capability != 90 and not _needed(case.name):
+                continue
+            print(json.dumps(compiled(case, capability)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

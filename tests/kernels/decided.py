@@ -1,0 +1,85 @@
+"""Batches for decision kernels, and what kernels and their plain-torch twin decide of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.device.parts.acceptance_twin import Batch, sampling
+from verifier.acceptance import rules as reference
+from verifier.acceptance.batch import Decisions, SparseQ
+from verifier.kernels.accept import Workspace, decide
+
+CPU = torch.device("cpu")
+LAWS = {  # of successive sessions
+    "temperature": [1.0, 0.7, 1.5, 1.0, 1.0, 1.0],
+    "top_p": [1.0, 1.0, 0.8, 0.9, 1.0, 1.0],
+    "min_p": [0.0, 0.0, 0.0, 0.02, 0.1, 0.0],
+}
+TOP_K = [0, 5, 0, 40, 0, 0]  # 0: off
+
+
+def offsets_of(drafts: list[int]) -> Tensor:
+    return torch.tensor([0] + [k + 1 for k in drafts]).cumsum(0)
+
+
+def likely_drafts(logits: Tensor, offsets: Tensor) -> Tensor:
+    """The likeliest id, but for every third row: some drafts stand, some don't."""
+    best = logits.argmax(1)
+    return torch.where(torch.arange(len(best)) % 3 == 1, (best + 1) % 16, best)
+
+
+def some_q(logits: Tensor, draft: Tensor, n: int = 6) -> SparseQ:
+    """A law near p that could have proposed the draft; its last slot is unused."""
+    ids = logits.float().topk(n).indices
+    ids[:, 0] = torch.where((ids == draft[:, None]).any(1), ids[:, 0], draft)
+    q = (logits.float().gather(1, ids) * 0.8)[:, : n - 1].softmax(1)
+    missing = ~(ids[:, : n - 1] == draft[:, None]).any(1)
+    ids[missing, 1] = draft[missing]
+    return SparseQ(ids.to(torch.int32), torch.nn.functional.pad(q, (0, 1)))
+
+
+def pairs_of(made: Decisions) -> list[tuple[int, int]]:
+    return list(zip(made.accepted_lengths.tolist(), made.next_tokens.tolist(), strict=True))
+
+
+def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
+    rows, vocab = batch.logits.shape
+    pairs = 0 if batch.adjustments is None else len(batch.adjustments.ids)
+    sessions = len(batch.offsets) - 1
+    work = Workspace.empty(
+        rows, sessions + spare, vocab, batch.logits.dtype, CPU, batch.allowed, pairs, greedy
+    )
+    work.decisions.fill_(-99)  # every place must be written
+    return work
+
+
+def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
+    """By the kernels; the inputs must come back as they were."""
+    before = batch.logits.clone()
+    made = decide(*vars(batch).values(), work=work or workspace(batch))
+    assert torch.equal(batch.logits, before), "logits are as they were"
+    return pairs_of(made)
+
+
+def agrees(batch: Batch) -> list[tuple[int, int]]:
+    """What kernels and twin decide."""
+    got = decided(batch)
+    assert got == pairs_of(reference.decide(*vars(batch).values()))
+    return got
+
+
+def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Batch:
+    torch.manual_seed(seed)
+    drafts = [2, 0, 3, 1, 4, 2]
+    offsets = offsets_of(drafts)
+    logits = (torch.randn(int(offsets[-1]), vocab) * 2).to(dtype)
+    logits[:, 3::7] += 3
+    draft = likely_drafts(logits, offsets)
+    given: dict[str, Any] = {**LAWS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
+    made = sampling(len(drafts), vocab, seed=[1, 2, -3, 1 << 40, 5, 6], **given)
+    allowed = torch.ones(vocab, dtype=torch.bool)
+    allowed[vocab - 1] = False
+    return Batch(logits, draft, offsets, made, some_q(logits, draft), None, allowed)

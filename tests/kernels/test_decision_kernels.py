@@ -1,0 +1,224 @@
+"""The decision kernels, interpreted, decide what their plain-torch twin decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.device.parts.acceptance_twin import Batch, sampling
+from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q
+from verifier.acceptance.batch import Adjustments, Rule, SamplingBatch, SparseQ
+
+pytestmark = pytest.mark.kernels
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vocab", "first"),
+    [
+        (torch.float32, 17, Rule.NO_Q),
+        (torch.float16, 17, Rule.COUPLED),
+        (torch.float32, 4097, Rule.COUPLED),
+        (torch.bfloat16, 4097, Rule.NO_Q),
+        (torch.float16, 4097, Rule.REJECTION),
+    ],
+)
+def test_ragged_sessions_each_by_its_own_rule_and_law(
+    dtype: torch.dtype, vocab: int, first: int
+) -> None:
+    order = [Rule.GREEDY, Rule.NO_Q, Rule.REJECTION, Rule.COUPLED]
+    agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
+
+
+@pytest.mark.parametrize("vocab", [100, 4097])
+def test_a_session_of_64_drafts(vocab: int) -> None:
+    torch.manual_seed(2)
+    offsets = offsets_of([64, 0])
+    logits = torch.randn(66, vocab)
+    best = logits.argmax(1)
+    logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
+    given = sampling(2, vocab, rule=Rule.REJECTION, seed=[4, 5])
+    q = SparseQ(best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66))
+    assert agrees(Batch(logits, best, offsets, given, q))[0][0] > 10
+
+
+@pytest.mark.parametrize("entries", [1, 64, 65, 256])
+@pytest.mark.parametrize("law", [{}, {"top_k": 40}])
+def test_rows_of_q_of_any_length(entries: int, law: dict) -> None:
+    """Of one kernel's slice, and of several; over the vocabulary, and over candidates."""
+    torch.manual_seed(entries)
+    vocab, offsets = 4097, offsets_of([1] * 6)
+    logits = torch.randn(12, vocab) * 2
+    ids = torch.rand(12, vocab).topk(entries).indices
+    ids[:, -1] = logits.argmax(1)  # distinct: taken from the others
+    ids[:, :-1][ids[:, :-1] == ids[:, -1:]] = vocab - 1
+    q = (torch.rand(12, entries) + 0.01).softmax(1)
+    draft = ids.gather(1, torch.randint(entries, (12, 1)))[:, 0]
+    draft[::4] = ids[::4, -1]
+    given = sampling(6, vocab, rule=Rule.REJECTION, seed=list(range(6)), **law)
+    assert max(a for a, _ in agrees(Batch(logits, draft, offsets, given, SparseQ(ids.int(), q))))
+
+
+def test_everything_stands_or_nothing_does() -> None:
+    vocab = 50
+    offsets = offsets_of([3, 3, 3, 3])
+    certain = torch.full((16, vocab), -30.0)
+    certain[:, 7] = 30.0
+    draft = torch.full((16,), 7)
+    draft[4:8] = 9
+    draft[12:] = 9
+    q = SparseQ(draft[:, None].to(torch.int32), torch.ones(16, 1))
+    rules = [Rule.NO_Q, Rule.NO_Q, Rule.REJECTION, Rule.REJECTION]
+    batch = Batch(certain, draft, offsets, sampling(4, vocab, rule=rules), q)
+    assert agrees(batch) == [(3, 7), (0, 7), (3, 7), (0, 7)]
+    coupled = replace(batch, sampling=sampling(4, vocab, rule=Rule.COUPLED))
+    assert agrees(coupled) == [(3, 7), (0, 7), (3, 7), (0, 7)]
+
+
+def test_rounds_without_drafts_are_plain_sampling() -> None:
+    torch.manual_seed(3)
+    logits = torch.randn(4, 300)
+    given = sampling(
+        4, 300, rule=[Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY], seed=[1, 2, 3, 4]
+    )
+    q = SparseQ(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 3))
+    draft = torch.zeros(4, dtype=torch.long)
+    assert [a for a, _ in agrees(Batch(logits, draft, torch.arange(5), given, q))] == [0] * 4
+
+
+def test_a_rejected_token_is_never_drawn_again() -> None:
+    vocab = 8
+    logits = torch.zeros(40, vocab)
+    draft = torch.full((40,), 5)
+    given = sampling(20, vocab, rule=Rule.NO_Q, seed=list(range(20)))
+    made = agrees(Batch(logits, draft, torch.arange(21) * 2, given))
+    rejected = [token for accepted, token in made if accepted == 0]
+    assert len(rejected) > 10 and 5 not in rejected
+
+
+@pytest.mark.parametrize("law", [{}, {"top_k": 50, "top_p": 0.9}])
+def test_a_real_vocabulary_in_bfloat16(law: dict) -> None:
+    torch.manual_seed(6)
+    vocab = 151_936
+    logits = (torch.randn(2, vocab) * 2).to(torch.bfloat16)
+    logits[:, 140_000] = 12.0
+    allowed = torch.arange(vocab) < 151_665
+    logits[:, 151_700] = 20.0
+    draft = torch.tensor([140_000, 0])
+    given = sampling(1, vocab, rule=Rule.NO_Q, **law)
+    agrees(Batch(logits, draft, torch.tensor([0, 2]), given, None, None, allowed))
+
+
+@pytest.mark.parametrize("rule", [Rule.GREEDY, Rule.REJECTION, Rule.COUPLED])
+def test_a_real_vocabulary_under_every_other_rule(rule: Rule) -> None:
+    torch.manual_seed(7)
+    logits = (torch.randn(2, 151_936) * 2).to(torch.bfloat16)
+    draft = logits.argmax(1)
+    given = sampling(1, 151_936, rule=rule, top_p=0.9 if rule is Rule.REJECTION else 1.0)
+    batch = Batch(logits, draft, torch.tensor([0, 2]), given, some_q(logits, draft))
+    agrees(batch)
+
+
+def adjusted_batch(dtype: torch.dtype) -> Batch:
+    batch = mixed(
+        400,
+        dtype,
+        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY, Rule.NO_Q, Rule.GREEDY],
+        9,
+    )
+    rows = len(batch.logits)
+    sizes = torch.tensor([row % 5 * 20 for row in range(rows)])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
+    ids = [batch.logits[row].topk(int(n)).indices for row, n in enumerate(sizes)]
+    n = int(offsets[-1])
+    pairs = Adjustments(
+        offsets,
+        torch.cat(ids).to(torch.int32),
+        torch.randn(n) * (torch.arange(n) % 3 == 0),
+        torch.arange(n) % 2 == 0,
+        (torch.arange(n) % 4).to(torch.int32),
+        torch.arange(n) % 11 == 0,
+        torch.linspace(0.8, 1.6, 6),
+        torch.linspace(0, 1, 6),
+        torch.linspace(0.5, 0, 6),
+    )
+    return replace(batch, adjustments=pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bias_penalties_and_banned_ids_change_the_law_and_not_the_logits(
+    dtype: torch.dtype,
+) -> None:
+    agrees(adjusted_batch(dtype))
+
+
+def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() -> None:
+    logits = torch.zeros(2, 70)
+    logits[:, 3] = 5.0
+    pairs = Adjustments(
+        torch.tensor([0, 2, 3]),
+        torch.tensor([60, 3, 3], dtype=torch.int32),
+        torch.tensor([4.0, 0.0, 0.0]),
+        torch.zeros(3, dtype=torch.bool),
+        torch.zeros(3, dtype=torch.int32),
+        torch.tensor([False, True, True]),
+        *(torch.ones(2), torch.zeros(2), torch.zeros(2)),
+    )
+    batch = Batch(
+        logits,
+        torch.zeros(2).long(),
+        torch.arange(3),
+        sampling(2, 70, rule=Rule.GREEDY),
+        None,
+        pairs,
+    )
+    assert agrees(batch) == [(0, 60), (0, 0)]
+
+
+def test_spare_sessions_and_rows_of_a_graph_decide_nothing() -> None:
+    batch = mixed(
+        50,
+        torch.float32,
+        [Rule.NO_Q, Rule.GREEDY, Rule.COUPLED, Rule.NO_Q, Rule.GREEDY, Rule.GREEDY],
+    )
+    batch = replace(batch, q=None)
+    want = decided(batch)
+    rows = len(batch.logits)
+    padded = replace(
+        batch,
+        logits=torch.cat([batch.logits, torch.zeros(3, 50)]),
+        draft=torch.cat([batch.draft, torch.zeros(3, dtype=torch.long)]),
+        offsets=torch.cat([batch.offsets, torch.tensor([rows, rows])]),
+        sampling=SamplingBatch(*(torch.cat([v, v[:2]]) for v in vars(batch.sampling).values())),
+    )
+    assert decided(padded) == [*want, (0, 0), (0, 0)]
+
+
+def test_no_sessions_are_no_launch() -> None:
+    nothing = Batch(
+        torch.empty(0, 9), torch.empty(0, dtype=torch.long), torch.zeros(1).long(), sampling(0, 9)
+    )
+    assert decided(nothing) == []
+
+
+def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
+    batch = mixed(
+        4097,
+        torch.bfloat16,
+        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.NO_Q, Rule.REJECTION, Rule.GREEDY],
+        4,
+    )
+    together = decided(batch)
+    begin, end = int(batch.offsets[2]), int(batch.offsets[3])
+    assert batch.q is not None
+    alone = Batch(
+        batch.logits[begin:end],
+        batch.draft[begin:end],
+        torch.tensor([0, end - begin]),
+        SamplingBatch(*(v[2:3] for v in vars(batch.sampling).values())),
+        SparseQ(batch.q.ids[begin:end], batch.q.probs[begin:end]),
+        None,
+        batch.allowed,
+    )
+    assert decided(alone) == together[2:3]

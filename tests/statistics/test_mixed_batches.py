@@ -1,0 +1,100 @@
+"""Sessions decided in mixed batches follow p: their own q, positions and counts reach the kernels.
+
+The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the law goes
+through proposals, sessions and batches, with a penalty that tells the second token from the first.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from common.kv.pages import PagePool
+from common.sampling.parameters import SamplingParams
+from common.sampling.rules import AcceptanceRule
+from common.types import OpenSession, SparseRow, Verdict
+from tests.statistics.joint_distributions import tail_probability
+from tests.statistics.sampled_sessions import COUPLED, NO_Q, REJECTION
+from verifier.acceptance.sampler import decide_batch
+from verifier.batcher import Batch
+from verifier.session import Session
+
+pytestmark = pytest.mark.long
+
+VOCAB, K, SESSIONS = 5, 2, 6000
+LOGITS = torch.tensor([1.0, 0.5, 0.0, -0.5, -2.0])
+PRESENCE = 1.5
+POOL = PagePool(1, 4)
+
+
+class Silent:
+    def post(self, verdict: Verdict) -> None:
+        pass
+
+
+def law_after(output: list[int]) -> torch.Tensor:
+    """float64 [vocab]: p, from the definition of the presence penalty."""
+    logits = LOGITS.double().clone()
+    for token in set(output):
+        logits[token] -= PRESENCE
+    return logits.softmax(dim=-1)
+
+
+def joint_law() -> torch.Tensor:
+    """float64 [vocab ** 2], of the first two tokens."""
+    first = law_after([])
+    return torch.cat([first[token] * law_after([token]) for token in range(VOCAB)])
+
+
+def asking(rule: AcceptanceRule, rng: random.Random) -> Session:
+    """A session in its first round, with drafts from laws that are neither p nor each other."""
+    rows, draft = [], []
+    for _ in range(K):
+        ids = rng.sample(range(VOCAB), rng.randrange(1, VOCAB))
+        weights = [rng.random() for _ in ids]
+        rows.append(SparseRow(tuple(ids), tuple(w / sum(weights) for w in weights)))
+        draft.append(rng.choices(ids, weights)[0])
+    params = SamplingParams(temperature=1.0, presence_penalty=PRESENCE, seed=rng.getrandbits(64))
+    spec = OpenSession((1,), K + 1, "", rule=rule, sampling=params)
+    session = Session(spec, POOL, frozenset(), 99, Silent())  # type: ignore[arg-type]
+    session.ask(draft, 0.0, rows if rule is REJECTION else ())
+    return session
+
+
+def round_of(sessions: list[Session]) -> None:
+    logits = LOGITS.expand(sum(session.sequence.wanted for session in sessions), VOCAB)
+    for session, made in zip(
+        sessions, decide_batch(Batch([], [], sessions), logits, None), strict=True
+    ):
+        assert made is not None
+        session.ran(0.0, 0.0)
+        session.commit(made.accepted_length, made.next_token, 0.0, (1, 1))
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[AcceptanceRule, torch.Tensor]:
+    """int64 [sessions] by rule: first token times vocab plus second; all rules in one batch."""
+    rng, rules = random.Random(0), (NO_Q, REJECTION, COUPLED)
+    sessions = [asking(rules[i % 3], rng) for i in range(SESSIONS)]
+    round_of(sessions)
+    while left := [session for session in sessions if session.finish_reason is None]:
+        for session in left:
+            session.ask((), 0.0)
+        round_of(left)
+    made: dict[AcceptanceRule, list[int]] = {rule: [] for rule in rules}
+    for session in sessions:
+        _, first, second, *_ = session.sequence.tokens
+        made[session.spec.rule].append(first * VOCAB + second)
+    return {rule: torch.tensor(values) for rule, values in made.items()}
+
+
+@pytest.mark.parametrize("rule", [NO_Q, REJECTION, COUPLED])
+def test_two_tokens_follow_the_law_whatever_was_drafted(rule, outcomes) -> None:
+    assert tail_probability(outcomes[rule], joint_law()) > 1e-3
+
+
+def test_the_same_outcomes_refuse_a_law_without_the_penalty(outcomes) -> None:
+    unaware = torch.cat([law_after([])[token] * law_after([]) for token in range(VOCAB)])
+    assert tail_probability(outcomes[REJECTION], unaware) < 1e-6

@@ -1,0 +1,246 @@
+"""Parameters and rows of q that can't be: refused by name, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+
+from common.pb import verifier_pb2 as pb
+from common.types import Proposal, SparseRow
+from common.wire.verify import open_to_pb, verify_once_to_pb
+from tests.statistics.sampled_sessions import COUPLED, GREEDY, NO_Q, REJECTION, run, sampled
+from tests.support.verifier_sessions import PROMPT, VOCAB, beside_another, serving
+from tests.support.verify_streams import Refusal, Stream
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("temperature", value) for value in (NAN, -0.5, INF, 1e-7, 101.0)],
+        *[("top_k", value) for value in (0, 2**31)],
+        *[(name, value) for name in ("top_p", "min_p") for value in (NAN, -0.1, 1.01)],
+        *[("repetition_penalty", value) for value in (NAN, 0.0, -1.0, 1e-300, 1e300)],
+        *[("presence_penalty", value) for value in (NAN, -2.5, INF)],
+        *[("frequency_penalty", value) for value in (NAN, 2.5, -INF)],
+        *[("logprobs", value) for value in (21, 2**32 - 1)],
+        ("min_new_tokens", 2**31),
+    ],
+)
+async def test_a_parameter_that_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
+    async with serving() as verifier:
+        opened = open_to_pb(verifier.open(PROMPT))
+        setattr(opened.sampling, name, value)
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert refusal.message.startswith(f"sampling.{name} is ")
+        assert "; it must be " in refusal.message
+        assert refusal.details["field"] == f"sampling.{name}"
+
+
+@pytest.mark.parametrize(
+    ("token_id", "bias", "words"),
+    [
+        (VOCAB, 1.0, f"for id {VOCAB}; it must be < {VOCAB}"),
+        (2**32 - 1, 1.0, "for id 4294967295"),
+        (5, NAN, "nan for id 5"),
+        (5, 101.0, "101.0 for id 5; it must be from -100 to 100"),
+    ],
+)
+async def test_a_bias_that_cannot_be_is_refused_with_its_id(
+    token_id: int, bias: float, words: str
+) -> None:
+    async with serving() as verifier:
+        opened = open_to_pb(verifier.open(PROMPT))
+        opened.sampling.logit_bias[token_id] = bias
+
+        async def act() -> Refusal:
+            return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert words in refusal.message
+        assert refusal.details["field"] == "sampling.logit_bias"
+
+
+async def test_a_law_without_any_id_left_is_refused() -> None:
+    async with serving() as verifier:
+        for greedy in (True, False):
+            opened = open_to_pb(verifier.open(PROMPT, ignore_eos=True))
+            opened.stop_token_ids.extend(range(VOCAB))
+            opened.sampling.min_new_tokens = 1
+            if not greedy:
+                opened.sampling.temperature = 1.0
+                opened.acceptance_rule = pb.ACCEPTANCE_RULE_NO_Q
+
+            async def act(opened: pb.Open = opened) -> Refusal:
+                return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
+
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert refusal.details["field"] == "open.stop_token_ids"
+
+
+async def test_a_rule_that_does_not_fit_is_refused_over_the_wire() -> None:
+    async with serving() as verifier:
+        for rule, params in (
+            (GREEDY, {"temperature": 1.0}),
+            (REJECTION, {"temperature": 0.0}),
+            (COUPLED, {"seed": None}),
+        ):
+            spec = sampled(verifier, rule, **params)
+            for request in (
+                lambda spec=spec: Stream(verifier).refused(spec),
+                lambda spec=spec: refused_once(verifier, verify_once_to_pb(spec, ())),
+            ):
+                refusal = await beside_another(verifier, request)
+                assert refusal.code is StatusCode.INVALID_ARGUMENT
+                assert refusal.message.startswith(f"open.acceptance_rule is {rule.value}")
+                assert refusal.details["error"] == "UnfitRule"
+
+
+async def refused_once(verifier: Any, request: pb.VerifyOnceRequest) -> Refusal:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await verifier.stub.VerifyOnce(request)
+    return Refusal(caught.value)
+
+
+GOOD = SparseRow((7, 8, 9), (0.5, 0.25, 0.25))
+DRAFT = (7, 8)
+BAD_ROWS = [
+    ("no row for a token", (GOOD,), "q is 1 rows long; it must be 2, one per draft token"),
+    ("a row too many", (GOOD,) * 3, "q is 3 rows long"),
+    ("no rows at all", (), "q is 0 rows long"),
+    (
+        "an id out of range",
+        (GOOD, SparseRow((8, VOCAB), (0.5, 0.5))),
+        f"q[1].token_ids[1] is {VOCAB}; it must be in [0, {VOCAB})",
+    ),
+    (
+        "an id twice",
+        (SparseRow((7, 9, 9), (0.5, 0.25, 0.25)), GOOD),
+        "q[0].token_ids is 2 times 9; it must be distinct",
+    ),
+    (
+        "the draft token twice",
+        (SparseRow((7, 7), (0.5, 0.5)), GOOD),
+        "q[0].token_ids is 2 times 7",
+    ),
+    (
+        "a negative probability",
+        (SparseRow((7, 9, 10), (0.75, 0.5, -0.25)), GOOD),
+        "q[0].probabilities[2] is -0.25; it must be finite and not negative",
+    ),
+    (
+        "NaN",
+        (GOOD, SparseRow((8, 9), (1.0, NAN))),
+        "q[1].probabilities[1] is nan",
+    ),
+    (
+        "infinity",
+        (GOOD, SparseRow((8, 9), (1.0, INF))),
+        "q[1].probabilities[1] is inf",
+    ),
+    (
+        "a sum below one",
+        (SparseRow((7, 9), (0.5, 0.498)), GOOD),
+        "q[0].probabilities is 0.998 in sum; it must be within 0.001 of 1",
+    ),
+    ("a sum above one", (SparseRow((7, 9), (0.5, 0.502)), GOOD), "q[0].probabilities is 1.002"),
+    ("nothing in it", (GOOD, SparseRow((), ())), "q[1].probabilities is 0 in sum"),
+    (
+        "not the draft token",
+        (GOOD, SparseRow((7, 9), (0.5, 0.5))),
+        "q[1].probabilities is 0 for the draft token 8; it must be above 0",
+    ),
+    (
+        "the draft token with 0",
+        (SparseRow((7, 9), (0.0, 1.0)), GOOD),
+        "q[0].probabilities is 0 for the draft token 7",
+    ),
+    (
+        "more entries than the limit",
+        (SparseRow(tuple(range(5)), (0.2,) * 5), GOOD),
+        "q[0].token_ids is 5 long; it must be at most 4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "words"), [case[1:] for case in BAD_ROWS], ids=lambda _: "")
+async def test_rows_that_are_no_law_of_their_tokens_are_refused(
+    rows: tuple[SparseRow, ...], words: str
+) -> None:
+    async with serving(max_q_entries=4) as verifier:
+        spec = sampled(verifier, REJECTION)
+
+        async def proposed() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(spec)
+            return await stream.refused(Proposal(1, 5, DRAFT, rows))
+
+        async def once() -> Refusal:
+            return await refused_once(verifier, verify_once_to_pb(spec, DRAFT, rows))
+
+        for act, prefix in ((proposed, "proposal."), (once, "")):
+            refusal = await beside_another(verifier, act)
+            assert refusal.code is StatusCode.INVALID_ARGUMENT
+            assert refusal.message.startswith(prefix + words)
+            assert refusal.details["error"] == "InvalidLaw"
+            assert refusal.details["field"].startswith(f"{prefix}q")
+
+
+async def test_a_row_with_fewer_probabilities_than_ids_is_refused() -> None:
+    async with serving() as verifier:
+        law = pb.SparseLaw(token_ids=[7, 8], probabilities=[1.0])
+        bad = pb.Proposal(round=1, base_length=5, token_ids=[7], q=[law])
+
+        async def act() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(sampled(verifier, REJECTION))
+            return await stream.refused(pb.VerifyRequest(proposal=bad))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert refusal.message.startswith("proposal.q[0].probabilities is 1 values long")
+
+
+@pytest.mark.parametrize("rule", [GREEDY, NO_Q, COUPLED])
+async def test_rows_under_a_rule_that_takes_none_are_refused(rule) -> None:
+    async with serving() as verifier:
+
+        async def act() -> Refusal:
+            stream = Stream(verifier)
+            await stream.send(sampled(verifier, rule))
+            return await stream.refused(Proposal(1, 5, (7,), (GOOD,)))
+
+        refusal = await beside_another(verifier, act)
+        assert refusal.code is StatusCode.INVALID_ARGUMENT
+        assert refusal.message == (
+            f"proposal.q is 1 rows long; it must be empty under the rule {rule.value}"
+        )
+
+
+async def test_rows_at_the_edges_are_taken() -> None:
+    """The limit's own number of entries, zeros beside them, a sum within its tolerance."""
+    async with serving(max_q_entries=4) as verifier:
+        stream = Stream(verifier)
+        await stream.send(sampled(verifier, REJECTION, max_new_tokens=50))
+        rows = (
+            SparseRow((7, 9, 10, VOCAB - 1), (0.5, 0.5, 0.0, 0.0)),
+            SparseRow((8,), (0.9995,)),
+            SparseRow((9, 8), (1e-30, 1.0)),
+        )
+        verdict = await stream.send(Proposal(1, 5, (7, 8, 9), rows))
+        assert 0 <= verdict.accepted_length <= 3
+        assert (await stream.send(Proposal(2, verdict.committed_length, ()))).round == 2
+        stream.cancel()
+        assert (await run(verifier, sampled(verifier, REJECTION))).tokens

@@ -1,0 +1,107 @@
+"""Strategies for every value that crosses the seam between drafter and verifier."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from common.sampling.parameters import MAX_ID, MAX_SEED, SamplingParams
+from common.sampling.rules import AcceptanceRule
+from common.types import (
+    FinishReason,
+    ModelInfo,
+    OpenSession,
+    Proposal,
+    RoundCost,
+    SparseRow,
+    TokenLogprobs,
+    Verdict,
+)
+from common.wire import verify as wire_verify
+
+uint32 = st.integers(0, wire_verify.UINT32_MAX)
+ids = st.lists(uint32, max_size=20).map(tuple)
+float32 = st.floats(width=32, allow_nan=False)
+fractions = st.floats(0, 1)
+penalties = st.floats(-2, 2)
+biases = st.dictionaries(st.integers(0, MAX_ID), st.floats(-100, 100), max_size=5)
+samplings = st.builds(
+    SamplingParams,
+    temperature=st.none() | st.just(0.0) | st.floats(1e-6, 100),
+    top_k=st.none() | st.integers(1, MAX_ID),
+    top_p=st.none() | fractions,
+    min_p=st.none() | fractions,
+    seed=st.none() | st.integers(0, MAX_SEED),
+    repetition_penalty=st.none() | st.floats(0.01, 100),
+    presence_penalty=st.none() | penalties,
+    frequency_penalty=st.none() | penalties,
+    logit_bias=biases.map(lambda each: tuple(sorted(each.items()))),
+    min_new_tokens=st.integers(0, MAX_ID),
+    logprobs=st.none() | st.integers(0, 20),
+)
+
+
+def laws(size: int) -> st.SearchStrategy[SparseRow]:
+    """Rows of so many entries, of any values: the wire doesn't judge them."""
+    row, values = (
+        st.lists(uint32, min_size=size, max_size=size),
+        st.lists(float32, min_size=size, max_size=size),
+    )
+    return st.builds(SparseRow, row.map(tuple), values.map(tuple))
+
+
+q_rows = st.lists(st.integers(0, 3).flatmap(laws), max_size=3).map(tuple)
+logprobs = st.lists(
+    st.builds(TokenLogprobs, float32, ids, st.lists(float32, max_size=5).map(tuple)), max_size=3
+).map(tuple)
+costs = st.builds(RoundCost, uint32, uint32, uint32, uint32, uint32)
+
+
+def fitting_rules(sampling: SamplingParams) -> st.SearchStrategy[AcceptanceRule]:
+    if sampling.greedy:
+        return st.just(AcceptanceRule.GREEDY)
+    rules = [AcceptanceRule.NO_Q, AcceptanceRule.REJECTION]
+    return st.sampled_from(rules if sampling.seed is None else [*rules, AcceptanceRule.COUPLED])
+
+
+@st.composite
+def open_sessions(draw: st.DrawFn) -> OpenSession:
+    prompt = tuple(draw(st.lists(uint32, min_size=1, max_size=20)))
+    sampling = draw(samplings)
+    return OpenSession(
+        prompt=prompt,
+        max_new_tokens=draw(st.integers(1, wire_verify.UINT32_MAX)),
+        tokenizer_sha256=draw(st.text("0123456789abcdef", max_size=64)),
+        stop_ids=draw(st.frozensets(uint32, max_size=5)),
+        rule=draw(fitting_rules(sampling)),
+        ignore_eos=draw(st.booleans()),
+        sampling=sampling,
+        resumed_output_tokens=draw(st.integers(0, len(prompt) - 1)),
+    )
+
+
+opens = open_sessions()
+proposals = st.builds(Proposal, uint32, uint32, ids, q_rows)
+verdicts = st.builds(
+    Verdict,
+    round=uint32,
+    accepted_length=uint32,
+    next_token=st.none() | uint32,
+    committed_length=uint32,
+    finish_reason=st.none() | st.sampled_from(FinishReason),
+    cost=costs,
+    logprobs=logprobs,
+)
+models = st.builds(
+    ModelInfo,
+    model=st.text(max_size=20),
+    tokenizer_sha256=st.text("0123456789abcdef", max_size=64),
+    vocab_size=uint32,
+    eos_ids=st.frozensets(uint32, max_size=5),
+    max_context_length=uint32,
+    max_draft_tokens=uint32,
+    max_q_entries=uint32,
+    max_sessions=uint32,
+    max_message_bytes=uint32,
+    row_invariant=st.booleans(),
+    version=st.text(max_size=20),
+)

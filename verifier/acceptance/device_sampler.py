@@ -1,0 +1,193 @@
+"""Decisions on a GPU: a pass's question sent in one copy, decided by kernels, fetched in one copy.
+
+Knows how sessions become the kernels' arguments, and which workspace decides whom: a session's
+numbers may not depend on who sits beside it, so those with adjusted logits, which the kernels
+search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Refuses to
+know how kernels decide. Nothing waits for the device before the last copy: launches queue behind
+the pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.device.runtime import Runtime
+from common.device.staging import Landing, Staging
+from common.kernels.row_top import NO_TOKEN
+from common.types import TokenLogprobs
+from verifier.acceptance.batch import Adjustments, Rule, SamplingBatch, SparseQ
+from verifier.acceptance.draft_distributions import pack_q
+from verifier.acceptance.logprobs import fetch_logprobs
+from verifier.acceptance.sampler import Outcome, sampling_batch
+from verifier.acceptance.token_counts import adjust_rows
+from verifier.batcher import Batch
+from verifier.kernels.accept import Workspace, decide
+from verifier.session import Session
+
+log = logging.getLogger(__name__)
+
+PAIRS_PER_ROW = 1024  # adjusted ids that there is room for at first
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One launch's sessions, as host tensors; None where no session needs it."""
+
+    work: Workspace
+    draft_tokens: Tensor
+    offsets: Tensor
+    sampling: SamplingBatch | None
+    q: SparseQ | None
+    adjustments: Adjustments | None
+
+    @property
+    def parts(self) -> list[Any]:
+        return [self.draft_tokens, self.offsets, self.sampling, self.q, self.adjustments]
+
+
+class DeviceDecisions:
+    """One engine's (see verifier/acceptance/sampler.py); all memory is made here."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        runtime: Runtime,
+        dtype: torch.dtype,  # of logits
+        vocab: int,
+        most_rows: int,
+        most_sessions: int,
+        real_ids: Tensor | None,  # bool [vocab], on the host
+    ) -> None:
+        self._device, self._dtype, self._vocab = device, dtype, vocab
+        self._most = (most_rows, most_sessions)
+        self._real: Tensor | None = None
+        if real_ids is not None and not bool(real_ids.all()):
+            self._real = real_ids.to(device)
+        self._real_count = vocab if real_ids is None else int(real_ids.sum())
+        self._greedy = self._workspace(greedy=True)
+        self._plain = self._workspace()
+        self._adjusting = self._workspace(pairs=PAIRS_PER_ROW * most_rows)
+        self._decided = torch.zeros((most_sessions, 2), dtype=torch.int64, device=device)
+        self._staging = Staging(device, runtime)
+        self._landing = Landing(2 * most_sessions, torch.int64, runtime)
+        self._begun = runtime.mark()
+        self.enter, self.check = runtime.enter, runtime.check
+        self.lag_s = 0.0
+
+    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome | None]:
+        """One outcome per deciding session, in their order; logits: [logit rows, vocab].
+
+        None: logits that the session's decision rests on aren't finite.
+        """
+        asked_at = time.monotonic()
+        self._begun.record()
+        sessions = batch.deciding
+        if not sessions:
+            self._begun.wait()
+            self.lag_s = time.monotonic() - asked_at
+            return []
+        self._launch([self._ask(part) for part in _parts(sessions)], logits)
+        decided = self._landing.fetch(self._decided[: len(sessions)]).tolist()
+        decide_s = self._landing.landed.seconds_since(self._begun)
+        self.lag_s = max(0.0, time.monotonic() - asked_at - decide_s)
+        told = self._logprobs(sessions, decided, logits)
+        return [
+            None if token == NO_TOKEN else Outcome(length, token, logprobs)
+            for (length, token), logprobs in zip(decided, told, strict=True)
+        ]
+
+    def warm_up(self) -> None:
+        """Run every kernel that a step may run, so that none is compiled while sessions wait."""
+        began = time.monotonic()
+        logits = torch.zeros((1, self._vocab), dtype=self._dtype, device=self._device)
+        one = torch.tensor([0]), torch.tensor([0, 1])
+        off = torch.tensor([1.0])
+        sampling = SamplingBatch(
+            torch.tensor([Rule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
+            off, off * 0, torch.tensor([0]), torch.tensor([0]),
+        )  # fmt: skip
+        q = SparseQ(torch.zeros(1, 1).int(), torch.ones(1, 1))
+        nothing = torch.zeros(0)
+        pairs = Adjustments(
+            torch.tensor([0, 0]), nothing.int(), nothing, nothing.bool(), nothing.int(),
+            nothing.bool(), off, off * 0, off * 0,
+        )  # fmt: skip
+        asked = [_Question(self._greedy, *one, None, None, None)]
+        for given in (None, q):
+            asked.append(_Question(self._plain, *one, sampling, given, None))
+            asked.append(_Question(self._adjusting, *one, sampling, given, pairs))
+        for each in asked:
+            self._launch([each], logits)
+        self._landing.fetch(self._decided[:1])
+        log.info("decision kernels are ready after %.1f s", time.monotonic() - began)
+
+    def _workspace(self, pairs: int = 0, greedy: bool = False) -> Workspace:
+        rows, sessions = self._most
+        return Workspace.empty(
+            rows, sessions, self._vocab, self._dtype, self._device, self._real, pairs, greedy
+        )
+
+    def _ask(self, sessions: Sequence[Session]) -> _Question:
+        part = Batch([], [], list(sessions))
+        rows = part.draft_tokens(), part.offsets()
+        if all(session.takes_argmax for session in sessions) and not _adjusts(sessions[0]):
+            return _Question(self._greedy, *rows, None, None, None)
+        sampling = sampling_batch(sessions, self._vocab)
+        q = pack_q([(session.q, len(session.draft)) for session in sessions])
+        if not _adjusts(sessions[0]):
+            return _Question(self._plain, *rows, sampling, q, None)
+        histories = [(session.history, session.draft) for session in sessions]
+        adjustments = adjust_rows(histories, always=True)
+        assert adjustments is not None
+        if len(adjustments.ids) > len(self._adjusting.taken):
+            self._adjusting = self._workspace(pairs=2 * len(adjustments.ids))
+        return _Question(self._adjusting, *rows, sampling, q, adjustments)
+
+    def _launch(self, asked: Sequence[_Question], logits: Tensor) -> None:
+        """Decide all, one after another, into `_decided`."""
+        sent = iter(self._staging.send([part for each in asked for part in each.parts]))
+        row = session = 0
+        for each in asked:
+            rows, sessions = len(each.draft_tokens), len(each.offsets) - 1
+            drafts, offsets, sampling, q, adjustments = (next(sent) for _ in each.parts)
+            into = replace(each.work, decisions=self._decided[session : session + sessions])
+            decide(
+                logits[row : row + rows], drafts, offsets, sampling, q, adjustments, into.allowed,
+                work=into,
+            )  # fmt: skip
+            row, session = row + rows, session + sessions
+
+    def _logprobs(
+        self, sessions: Sequence[Session], decided: Sequence[Sequence[int]], logits: Tensor
+    ) -> list[tuple[TokenLogprobs, ...]]:
+        told: list[tuple[TokenLogprobs, ...]] = []
+        row = 0
+        for session, (accepted, token) in zip(sessions, decided, strict=True):
+            top = session.spec.sampling.logprobs
+            run = [*session.draft[:accepted], token]
+            made: tuple[TokenLogprobs, ...] = ()
+            if top is not None and token != NO_TOKEN:
+                rows = logits[row : row + len(run)]
+                made = fetch_logprobs(rows, run, min(top, self._real_count), self._real)
+            told.append(made)
+            row += session.sequence.wanted
+        return told
+
+
+def _adjusts(session: Session) -> bool:
+    """By what it asks for, in all of its rounds alike."""
+    return session.spec.sampling.adjusts
+
+
+def _parts(sessions: Sequence[Session]) -> list[Sequence[Session]]:
+    """Sessions with bare logits, then those with adjusted ones: the batcher's order."""
+    bare = sum(not _adjusts(session) for session in sessions)
+    assert not any(map(_adjusts, sessions[:bare])), "sessions with adjusted logits come last"
+    return [part for part in (sessions[:bare], sessions[bare:]) if part]
