@@ -162,7 +162,7 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
         few = f"The sweep of k: only the {swept[0]['summary'].prompts} prompts that all answered"
         console.print(tables.systems_table(swept, few, small))
     console.print(
-        tables.rooms_table(
+        tables.stages_table(
             [row["summary"] for row in everything],
             "Milliseconds per round and room",
             "outside: network, bridge, decision, text, and what no room counted.",

@@ -22,7 +22,7 @@ from cli.children import Child, free_addresses
 from cli.comparison import comparison
 from cli.fetching import fetch
 from client.client import Client, Output, Request
-from client.streaming import LEGEND, PieceWriter, rpc_line
+from client.streaming import LEGEND, DeltaWriter, rpc_line
 from common.types import BridgeMode
 from common.weights.resolve import cache_folder
 
@@ -128,7 +128,7 @@ async def _run(console: Console, children: list[Child], request: Request) -> tup
 
 
 async def _stream(client: Client, request: Request) -> Output:
-    writer = PieceWriter()
+    writer = DeltaWriter()
     try:
         return await client.generate(request, writer)
     finally:

@@ -18,7 +18,7 @@ from cli.options.connection import Connection, connection_options
 from cli.options.sampling import sampling_of, sampling_options
 from client.client import Request
 from client.resuming import generate_resuming
-from client.streaming import PieceWriter, one_line, rpc_line
+from client.streaming import DeltaWriter, one_line, rpc_line
 from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode
 
@@ -51,7 +51,7 @@ from common.types import BridgeMode
 @click.option(
     "--rule",
     type=click.Choice([rule.value for rule in AcceptanceRule]),
-    help="How drafts are accepted; the text follows the same law with each. Left out: what suits "
+    help="How drafts are accepted; the text follows the same distribution with each. Left out: what suits "
     "the flags and the pair.",
 )
 @click.option(
@@ -124,7 +124,7 @@ def generate(
 async def _generate(
     connection: Connection, request: Request, timeout_s: float | None, retry_s: float, as_json: bool
 ) -> None:
-    writer = PieceWriter()
+    writer = DeltaWriter()
 
     def paused(error: Exception) -> None:
         click.echo(f"\n{rpc_line(error)}; asking again", err=True)
@@ -135,7 +135,7 @@ async def _generate(
                 client,
                 request,
                 retry_s,
-                (lambda piece: None) if as_json else writer,
+                (lambda delta: None) if as_json else writer,
                 timeout_s,
                 paused,
             )

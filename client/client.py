@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from client.results import Output, Piece, Statistics
+from client.results import Output, Statistics, TokenDelta
 from common.errors import IncompleteStream
 from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.rpc.channel import ClientTls, open_channel
@@ -62,7 +62,7 @@ class Pair:
 
 @dataclass
 class _Gathered:
-    pieces: list[Piece] = field(default_factory=list)
+    deltas: list[TokenDelta] = field(default_factory=list)
     summary: drafter_pb2.Summary | None = None
 
 
@@ -110,46 +110,46 @@ class Client:
     async def generate(
         self,
         request: Request,
-        on_piece: Callable[[Piece], None] = lambda piece: None,
+        on_delta: Callable[[TokenDelta], None] = lambda delta: None,
         timeout_s: float | None = None,
     ) -> Output:
-        """Run one request, calling `on_piece` as text comes; a tail is a piece of its own."""
+        """Run one request, calling `on_delta` as text comes; a tail is a piece of its own."""
         gathered = _Gathered()
         message = _request_to_pb(request)
         call = self._stub.Generate(message, timeout=timeout_s, metadata=self._metadata)
         async for response in call:
-            for each in response.pieces:
-                piece = _piece_from_pb(each)
-                gathered.pieces.append(piece)
-                on_piece(piece)
+            for each in response.deltas:
+                delta = _delta_from_pb(each)
+                gathered.deltas.append(delta)
+                on_delta(delta)
             if response.HasField("summary"):
                 gathered.summary = response.summary
         if gathered.summary is None:
             raise IncompleteStream("the drafter's stream ended without a summary")
         tail = gathered.summary.tail_text
         if tail:
-            on_piece(_tail_piece(tail, gathered.pieces, request))
+            on_delta(_tail_delta(tail, gathered.deltas, request))
         return Output(
-            text="".join(piece.text for piece in gathered.pieces) + tail,
-            token_ids=tuple(piece.token_id for piece in gathered.pieces),
-            origins=tuple(piece.origin for piece in gathered.pieces),
+            text="".join(delta.text for delta in gathered.deltas) + tail,
+            token_ids=tuple(delta.token_id for delta in gathered.deltas),
+            origins=tuple(delta.origin for delta in gathered.deltas),
             statistics=_statistics_from_pb(gathered.summary),
-            logprobs=tuple(piece.logprobs for piece in gathered.pieces if piece.logprobs),
+            logprobs=tuple(delta.logprobs for delta in gathered.deltas if delta.logprobs),
         )
 
 
-def _tail_piece(tail: str, pieces: list[Piece], request: Request) -> Piece:
-    if pieces:
-        return replace(pieces[-1], text=tail)
-    return Piece(request.resumed_ids[-1], tail, Origin.VERIFIER)
+def _tail_delta(tail: str, deltas: list[TokenDelta], request: Request) -> TokenDelta:
+    if deltas:
+        return replace(deltas[-1], text=tail)
+    return TokenDelta(request.resumed_ids[-1], tail, Origin.VERIFIER)
 
 
-def _piece_from_pb(message: drafter_pb2.Piece) -> Piece:
+def _delta_from_pb(message: drafter_pb2.TokenDelta) -> TokenDelta:
     logprobs = None
     if message.HasField("logprob"):
         top_ids, top_logprobs = tuple(message.top_token_ids), tuple(message.top_logprobs)
         logprobs = TokenLogprobs(message.logprob, top_ids, top_logprobs)
-    return Piece(message.token_id, message.text, origin_from_pb(message.origin), logprobs)
+    return TokenDelta(message.token_id, message.text, origin_from_pb(message.origin), logprobs)
 
 
 def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
@@ -187,7 +187,7 @@ def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
         accepted_by_position=tuple(summary.accepted_by_position),
         time_to_first_token_s=summary.time_to_first_token_s,
         total_s=summary.total_s,
-        room_s=dict(summary.room_s),
+        stage_s=dict(summary.stage_s),
         wire_bytes=summary.wire_bytes,
         intersection_rounds=summary.intersection_rounds,
         text_rounds=summary.text_rounds,

@@ -13,7 +13,7 @@ from common.types import FinishReason, Origin, TokenLogprobs
 
 
 @dataclass(frozen=True)
-class Piece:
+class TokenDelta:
     """One committed token, with the text that became whole with it."""
 
     token_id: int
@@ -35,7 +35,7 @@ class Statistics:
     accepted_by_position: tuple[int, ...]
     time_to_first_token_s: float
     total_s: float
-    room_s: dict[str, float]
+    stage_s: dict[str, float]
     wire_bytes: int
     intersection_rounds: int
     text_rounds: int

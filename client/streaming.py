@@ -11,7 +11,7 @@ import grpc
 from rich.console import Console
 from rich.text import Text
 
-from client.client import Piece, Statistics
+from client.client import Statistics, TokenDelta
 from common.sampling.rules import AcceptanceRule
 from common.types import Origin
 
@@ -25,23 +25,23 @@ _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-class PieceWriter:
+class DeltaWriter:
     """Writes pieces to stdout as they come."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
         self._ends_line = True
 
-    def __call__(self, piece: Piece) -> None:
-        if not piece.text:
+    def __call__(self, delta: TokenDelta) -> None:
+        if not delta.text:
             return
-        self._ends_line = piece.text.endswith("\n")
+        self._ends_line = delta.text.endswith("\n")
         if not self._console.is_terminal:
-            sys.stdout.write(piece.text)
+            sys.stdout.write(delta.text)
             sys.stdout.flush()
             return
-        text = piece.text.translate(_CONTROLS)
-        self._console.print(Text(text, style=STYLES[piece.origin]), end="", soft_wrap=True)
+        text = delta.text.translate(_CONTROLS)
+        self._console.print(Text(text, style=STYLES[delta.origin]), end="", soft_wrap=True)
 
     def end(self) -> None:
         """Leave the cursor at the start of a line."""

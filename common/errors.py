@@ -47,8 +47,8 @@ class UnfitRule(InvalidField):
     """An acceptance rule that doesn't go with the request's sampling parameters, or the pair."""
 
 
-class InvalidLaw(InvalidField):
-    """A row of q that is no law, or not one that its draft token could have come from."""
+class InvalidDistribution(InvalidField):
+    """A row of q that is no distribution, or not one that its draft token could have come from."""
 
 
 class MissingMessage(CrossdraftError):
@@ -157,7 +157,7 @@ class IncompleteStream(CrossdraftError):
 
 
 class ModelFailed(CrossdraftError):
-    """The model's forward pass raised or gave no law; the session can't go on."""
+    """The model's forward pass raised or gave no distribution; the session can't go on."""
 
     status = grpc.StatusCode.INTERNAL
 
@@ -184,7 +184,7 @@ class UnsupportedTokenizer(CrossdraftError):
 
 
 class UnsupportedModel(CrossdraftError):
-    """A model that can't run on ragged batches through the attention interface."""
+    """A model that can't run on variable-length batches through the attention interface."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
 

@@ -1,8 +1,8 @@
 """The glossary, and the frozen values that cross rooms. No torch, no protobuf.
 
 target / draft      the large / the small model
-p                   the law that the target's next token must follow
-q                   the law that a draft token was really sampled from
+p                   the distribution that the target's next token must follow
+q                   the distribution that a draft token was really sampled from
 proposal            k >= 0 draft tokens in target ids, extending a known base
 accepted length a   how many of them stand, 0 <= a <= k
 next token          the one token the verifier adds after them: a replacement after a rejection,
@@ -76,10 +76,10 @@ class OpenSession:
 
 
 @dataclass(frozen=True)
-class SparseRow:
-    """The law q that one draft token was sampled from, over the ids that it gave any probability.
+class SparseDistribution:
+    """The distribution q that one draft token was sampled from, over the ids that it gave any probability.
 
-    A token that came from no law has one entry: itself, with probability 1.
+    A token that came from no distribution has one entry: itself, with probability 1.
     """
 
     ids: tuple[int, ...]
@@ -93,7 +93,9 @@ class Proposal:
     round: int
     base_length: int
     token_ids: tuple[int, ...]
-    q: tuple[SparseRow, ...] = ()  # one for each draft token under REJECTION, otherwise none
+    q: tuple[
+        SparseDistribution, ...
+    ] = ()  # one for each draft token under REJECTION, otherwise none
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class RoundCost:
 
     queue_us: int = 0
     forward_us: int = 0
-    decide_us: int = 0
+    accept_us: int = 0
     batch_sessions: int = 0
     batch_rows: int = 0
 

@@ -49,7 +49,7 @@ class DrafterConfig(ServiceConfig):
     )
     q_entries: int = setting(
         64,
-        "Tokens at most in the law that goes along with a sampled draft token; cut to the "
+        "Tokens at most in the distribution that goes along with a sampled draft token; cut to the "
         "verifier's limit. More of them accept a little more and cost eight bytes each.",
         minimum=1,
         maximum=4096,

@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.rpc.timeouts import Patience
-from common.types import BridgeMode, SparseRow
+from common.rpc.timeouts import ReusableTimeout
+from common.types import BridgeMode, SparseDistribution
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import DraftContext
 from drafter.bridge.prompt_lookup import PromptLookup
 from drafter.bridge.proposer import AutoChooser, SessionStats, by_intersection, by_text
 from drafter.engine.engine import DraftEngine
-from drafter.engine.sampling import DraftSampling, certain, in_target_ids
-from drafter.engine.session import Draft, DraftFailed, Wish
+from drafter.engine.sampling import DraftSampling, in_target_ids, one_hot
+from drafter.engine.session import Draft, DraftFailed, DraftRequest
 from drafter.statistics import StreamStatistics
 
 TAIL = 24  # committed target tokens whose text goes before drafted text when it is split
@@ -34,7 +34,9 @@ class Drafted:
     mode: BridgeMode | None  # None: nothing was drafted
     steps: int  # draft steps taken
     bridged: list[int]  # what the draft model and the bridge gave, before lookup's word
-    q: list[SparseRow] = field(default_factory=list)  # of the first tokens: what they came from
+    q: list[SparseDistribution] = field(
+        default_factory=list
+    )  # of the first tokens: what they came from
 
 
 NOTHING = Drafted([], None, 0, [])
@@ -64,7 +66,7 @@ class Drafting:
         self._mode = BridgeMode.INTERSECTION if bridge.identity else mode
         self._lookup = lookup
         self._statistics = statistics
-        self._patience = Patience(timeout_s)
+        self._timeout = ReusableTimeout(timeout_s)
         self._mode_stats = SessionStats()
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
@@ -76,7 +78,9 @@ class Drafting:
         mode = BridgeMode.TEXT if self._mode is BridgeMode.AUTO else self._mode
         ids = self._contexts[mode].ids()
         if ids and len(ids) <= self._engine.max_context_length:
-            self._reading = asyncio.create_task(self._engine.draft(self._session, ids, Wish(0)))
+            self._reading = asyncio.create_task(
+                self._engine.draft(self._session, ids, DraftRequest(0))
+            )
             # Whoever drafts first awaits it. If nobody does, its failure is of no interest.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -98,16 +102,17 @@ class Drafting:
             drafted = replace(drafted, token_ids=self._looked_up(drafted.token_ids))
         if self._sampling.with_q:
             rest = drafted.token_ids[len(drafted.q) :]
-            drafted = replace(drafted, q=[*drafted.q, *map(certain, rest)])
+            drafted = replace(drafted, q=[*drafted.q, *map(one_hot, rest)])
         outside = time.monotonic() - began - (self._model_seconds() - models)
-        self._statistics.room_s["bridge"] += outside
+        self._statistics.stage_s["bridge"] += outside
         return drafted
 
     def _looked_up(self, proposal: list[int]) -> list[int]:
         """The proposal with what the text repeats.
 
-        In front of a draw, what is repeated would replace some draws and not others: then no q
-        would be the law of what is proposed. A repetition is also less sure at a temperature.
+        In front of a sample, what is repeated would replace some sampling and not others: then no q
+        would be the distribution of what is proposed. A repetition is also less sure at a
+        temperature.
         """
         assert self._lookup is not None
         lookup = self._lookup.improve if self._sampling.greedy else self._lookup.lengthen
@@ -127,7 +132,7 @@ class Drafting:
             own = drafted.bridged
             gained = min(len(token_ids), 1 + _agreeing(own, token_ids))
             self._chooser.record(drafted.mode, gained, drafted.steps, len(own), self._mode_stats)
-        self._statistics.room_s["bridge"] += time.monotonic() - began
+        self._statistics.stage_s["bridge"] += time.monotonic() - began
 
     def expect(self) -> None:
         """A verdict is here, and the session goes on: `draft` will follow."""
@@ -138,7 +143,7 @@ class Drafting:
         """Free what the draft engine holds for the session."""
         if self._reading is not None:
             self._reading.cancel()
-        self._patience.close()
+        self._timeout.close()
         self._engine.close(self._session)
 
     async def _by_text(self, steps: int) -> Drafted:
@@ -148,8 +153,8 @@ class Drafting:
             return NOTHING
         ids, held = healed
         first = bridge.draft_spaced if held else None
-        draws = self._sampling.draws(BridgeMode.TEXT, held=bool(held))
-        draft = await self._ask(ids, Wish(steps, None, first, not held, draws))
+        sampling = self._sampling.sampling(BridgeMode.TEXT, held=bool(held))
+        draft = await self._ask(ids, DraftRequest(steps, None, first, not held, sampling))
         if draft is None:
             return NOTHING
         if draft.replaced:
@@ -162,17 +167,17 @@ class Drafting:
         ids = self._contexts[BridgeMode.INTERSECTION].ids()
         if ids is None:
             return NOTHING
-        draws = self._sampling.draws(BridgeMode.INTERSECTION)
-        # A law may hold no id without a twin, not even one that the target's tokenizer pads.
-        allowed = None if bridge.identity and draws is None else bridge.shared
-        draft = await self._ask(ids, Wish(steps, allowed, draws=draws))
+        sampling = self._sampling.sampling(BridgeMode.INTERSECTION)
+        # A distribution may hold no id without a mapped_id, not even one that the target's tokenizer pads.
+        allowed = None if bridge.identity and sampling is None else bridge.shared
+        draft = await self._ask(ids, DraftRequest(steps, allowed, sampling=sampling))
         if draft is None:
             return NOTHING
         tokens = by_intersection(bridge, draft.ids)
-        q = [in_target_ids(bridge, law) for law in draft.laws]
+        q = [in_target_ids(bridge, distribution) for distribution in draft.distributions]
         return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens, q)
 
-    async def _ask(self, ids: list[int], wish: Wish) -> Draft | None:
+    async def _ask(self, ids: list[int], request: DraftRequest) -> Draft | None:
         """wish: but for adjustments, and with as many steps as the round has."""
         room = self._engine.max_context_length - len(ids)
         if not ids:
@@ -180,13 +185,13 @@ class Drafting:
         if room < 1:  # committed text only grows
             self.failed = True
             return None
-        steps, adjustments = min(wish.steps, room), self._sampling.adjustments
+        steps, processors = min(request.steps, room), self._sampling.processors
         self._asked_at = time.monotonic()
         try:
-            if self._engine.busy_s() > (self._patience.limit_s or math.inf):
+            if self._engine.busy_s() > (self._timeout.limit_s or math.inf):
                 raise TimeoutError  # one step has hung for so long already
-            draft = await self._patience.wait(
-                self._draft(ids, replace(wish, steps=steps, adjustments=adjustments))
+            draft = await self._timeout.wait(
+                self._draft(ids, replace(request, steps=steps, processors=processors))
             )
         except DraftFailed:
             self.failed = True
@@ -195,26 +200,26 @@ class Drafting:
             # Never asked again, so that what comes late is nobody's answer.
             self.failed = True
             self._engine.give_up(self._session)
-            self._statistics.room_s["draft_queue"] += time.monotonic() - self._asked_at
+            self._statistics.stage_s["draft_queue"] += time.monotonic() - self._asked_at
             return None
         self._count(draft)
         return draft
 
-    async def _draft(self, ids: list[int], wish: Wish) -> Draft:
+    async def _draft(self, ids: list[int], request: DraftRequest) -> Draft:
         if self._reading is not None:
             reading, self._reading = self._reading, None
             await reading
             before, self._asked_at = self._asked_at, time.monotonic()
-            self._statistics.room_s["draft_queue"] += self._asked_at - before
-        return await self._engine.draft(self._session, ids, wish)
+            self._statistics.stage_s["draft_queue"] += self._asked_at - before
+        return await self._engine.draft(self._session, ids, request)
 
     def _count(self, draft: Draft) -> None:
-        self._statistics.room_s["draft_model"] += draft.forward_s
-        self._statistics.room_s["draft_queue"] += draft.queue_s
+        self._statistics.stage_s["draft_model"] += draft.forward_s
+        self._statistics.stage_s["draft_queue"] += draft.queue_s
 
     def _model_seconds(self) -> float:
-        rooms = self._statistics.room_s
-        return rooms["draft_model"] + rooms["draft_queue"]
+        stages = self._statistics.stage_s
+        return stages["draft_model"] + stages["draft_queue"]
 
 
 def _agreeing(first: Sequence[int], second: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ from common.telemetry.tracing import exporting
 from common.version import VERSION
 from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
-from drafter.engine.session import DraftFailed, Wish
+from drafter.engine.session import DraftFailed, DraftRequest
 from drafter.generate.reply import Reply
 from drafter.generate.request import read_request
 from drafter.session import Pair, SpeculativeSession
@@ -87,16 +87,16 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             )
             reply = Reply(self._pair.bridge.target, session, asked.stops, asked.resumed)
             told = self._telemetry.watch(session)
-            pieces: list[pb.Piece] = []
+            deltas: list[pb.TokenDelta] = []
             async with aclosing(speculate(session, reply.over)) as runs:
                 async for run in runs:
-                    pieces = reply.pieces(run)
+                    deltas = reply.deltas(run)
                     if reply.over:
                         break
-                    if pieces:
-                        yield pb.GenerateResponse(pieces=pieces)
+                    if deltas:
+                        yield pb.GenerateResponse(deltas=deltas)
             # The verifier has been let go by now, at a stop string too.
-            last = reply.last(pieces)
+            last = reply.last(deltas)
             told.answered(reply.ending, asked.draft_steps > 0)
             yield last
         finally:
@@ -107,7 +107,7 @@ async def first_pass(engine: DraftEngine) -> None:
     """One token in, one out. Raises ModelFailed: later the service would go on without drafts."""
     session = engine.open()
     try:
-        await engine.draft(session, [0], Wish(1))
+        await engine.draft(session, [0], DraftRequest(1))
     except DraftFailed as cause:
         raise ModelFailed(str(cause)) from cause
     finally:

@@ -12,7 +12,7 @@ import grpc
 from opentelemetry.trace import Tracer
 
 from common.device.choice import choose_device
-from common.engine.memory import make_room
+from common.engine.memory import profile_kv_memory
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.telemetry.tracing import NO_TRACER
@@ -23,7 +23,7 @@ from drafter.bridge.bridge import Bridge
 from drafter.bridge.proposer import AutoChooser
 from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
-from drafter.engine.sampler import Choices, HostChoices
+from drafter.engine.sampler import HostSampler, Sampler
 from drafter.session import Pair
 from drafter.verifier_client.client import VerifierClient
 
@@ -50,9 +50,9 @@ async def build(
     # A draft model may need more tokens for the same text; over its context a session has k = 0.
     context = min(model.max_context_length, 2 * info.max_context_length)
     q_entries = min(config.q_entries, info.max_q_entries)
-    choices, pool = await asyncio.to_thread(_make_room, config, model, bridge, context, q_entries)
+    sampler_, pool = await asyncio.to_thread(_make_room, config, model, bridge, context, q_entries)
     most_rows, ahead = config.max_batch_tokens, runs_ahead(config, model)
-    engine = DraftEngine(model, pool, bridge, most_rows, context, config.threads, choices, ahead)
+    engine = DraftEngine(model, pool, bridge, most_rows, context, config.threads, sampler_, ahead)
     log.info(
         "%s drafts for %s over %s: %d shared tokens, map %s",
         config.model,
@@ -87,12 +87,14 @@ def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
 
 def _make_room(
     config: DrafterConfig, model: PagedModel, bridge: Bridge, context: int, q_entries: int
-) -> tuple[Choices, PagePool]:
+) -> tuple[Sampler, PagePool]:
     model.runtime.enter()  # a thread of its own launches here
-    choices = make_choices(model, bridge, config.max_sessions, q_entries)
-    choices.warm_up()
-    pool = make_room(model, config, context=context, most_rows=config.max_batch_tokens, shrink=True)
-    return choices, pool
+    sampler_ = make_sampler(model, bridge, config.max_sessions, q_entries)
+    sampler_.warm_up()
+    pool = profile_kv_memory(
+        model, config, context=context, most_rows=config.max_batch_tokens, shrink=True
+    )
+    return sampler_, pool
 
 
 def runs_ahead(config: DrafterConfig, model: PagedModel) -> bool:
@@ -100,13 +102,13 @@ def runs_ahead(config: DrafterConfig, model: PagedModel) -> bool:
     return config.run_ahead == "on" or (config.run_ahead == "auto" and model.kernels)
 
 
-def make_choices(model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int) -> Choices:
+def make_sampler(model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int) -> Sampler:
     """Who chooses draft tokens where the model runs, for up to `most_sessions` in one step."""
     if not model.kernels:
-        return HostChoices(bridge)
-    from drafter.engine.device_sampler import DeviceChoices  # Triton comes in with it
+        return HostSampler(bridge)
+    from drafter.engine.device_sampler import DeviceSampler  # Triton comes in with it
 
-    return DeviceChoices(bridge, model.device, model.runtime, model.dtype, most_sessions, q_entries)
+    return DeviceSampler(bridge, model.device, model.runtime, model.dtype, most_sessions, q_entries)
 
 
 def _make_bridge(info: ModelInfo, target_files: TokenizerFiles, draft: Vocabulary) -> Bridge:

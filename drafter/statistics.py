@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.telemetry.metrics import DRAFTER_ROOM
+from common.telemetry.metrics import DRAFTER_STAGE
 from common.types import BridgeMode, Verdict
 
 
@@ -33,7 +33,7 @@ class StreamStatistics:
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     rounds_by_mode: Counter[BridgeMode] = field(default_factory=Counter)
-    room_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(DRAFTER_ROOM, 0.0))
+    stage_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(DRAFTER_STAGE, 0.0))
     wire_bytes: int = 0
     watcher: RoundWatcher | None = None
     outside_us: list[int] = field(default_factory=list)  # by round: in neither model's passes
@@ -74,17 +74,17 @@ class StreamStatistics:
         missing = len(self.drafted_by_position) - len(self.accepted_by_position)
         self.accepted_by_position.extend([0] * missing)
         cost = verdict.cost
-        self.room_s["verifier_queue"] += cost.queue_us / 1e6
-        self.room_s["verifier_forward"] += cost.forward_us / 1e6
-        self.room_s["verifier_decide"] += cost.decide_us / 1e6
-        inside = (cost.queue_us + cost.forward_us + cost.decide_us) / 1e6
-        self.room_s["network"] += max(0.0, elapsed_s - inside)
+        self.stage_s["verifier_queue"] += cost.queue_us / 1e6
+        self.stage_s["verifier_forward"] += cost.forward_us / 1e6
+        self.stage_s["verifier_accept"] += cost.accept_us / 1e6
+        inside = (cost.queue_us + cost.forward_us + cost.accept_us) / 1e6
+        self.stage_s["network"] += max(0.0, elapsed_s - inside)
         if self.watcher is not None:
             self.watcher.round(drafted, verdict, mode)
 
     def end_round(self) -> None:
         """A verdict's tokens are ready to leave. Called after prefill, too, where rounds begin."""
-        room = self.room_s
+        room = self.stage_s
         now, models, queues = (
             time.monotonic(),
             room["draft_model"] + room["verifier_forward"],

@@ -20,7 +20,7 @@ from common.telemetry.registry import Registry
 from common.types import BridgeMode, Verdict
 from common.version import VERSION
 from drafter.config import DrafterConfig
-from drafter.generate.reply import Ending
+from drafter.generate.reply import Completion
 from drafter.session import Pair, SpeculativeSession
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class DrafterTelemetry:
         self.committed = registry.counters(metrics.DRAFTED_COMMITTED)
         self.drafted = _by_position(registry, metrics.DRAFTED_BY_POSITION)
         self.accepted = _by_position(registry, metrics.ACCEPTED_BY_POSITION)
-        self.room_s = registry.counters(metrics.DRAFTER_SECONDS)
+        self.stage_s = registry.counters(metrics.DRAFTER_SECONDS)
         self.wire_bytes = registry.counter(metrics.WIRE_BYTES)
         self.first_token_s = registry.histogram(metrics.FIRST_TOKEN_SECONDS)
         self.round_s = registry.histogram(metrics.ROUND_SECONDS)
@@ -67,7 +67,7 @@ class StreamTelemetry:
         self._session = session
         self._statistics = session.statistics
         self._verdict_at: float | None = None  # the last one
-        self._told_room_s = dict.fromkeys(self._statistics.room_s, 0.0)
+        self._told_stage_s = dict.fromkeys(self._statistics.stage_s, 0.0)
         self._told_bytes = 0
 
     def round(self, drafted: int, verdict: Verdict, mode: BridgeMode | None) -> None:
@@ -91,7 +91,7 @@ class StreamTelemetry:
         """Nothing more will be counted."""
         self._catch_up()
 
-    def answered(self, ending: Ending, asked_for_drafts: bool) -> None:
+    def answered(self, ending: Completion, asked_for_drafts: bool) -> None:
         """The stream came to its summary."""
         whole, statistics = self._whole, self._statistics
         whole.answers[ending.reason.value,].inc()
@@ -118,10 +118,10 @@ class StreamTelemetry:
     def _catch_up(self) -> None:
         """Tell what the statistics have gathered since the last time."""
         whole, statistics = self._whole, self._statistics
-        for room, seconds in statistics.room_s.items():
-            if seconds > self._told_room_s[room]:
-                whole.room_s[room,].inc(seconds - self._told_room_s[room])
-                self._told_room_s[room] = seconds
+        for room, seconds in statistics.stage_s.items():
+            if seconds > self._told_stage_s[room]:
+                whole.stage_s[room,].inc(seconds - self._told_stage_s[room])
+                self._told_stage_s[room] = seconds
         if statistics.wire_bytes > self._told_bytes:
             if not self._told_bytes and statistics.first_token_at is not None:
                 whole.first_token_s.observe(statistics.first_token_at - statistics.began)

@@ -29,7 +29,7 @@ def request_of(flags: argparse.Namespace) -> drafter_pb2.GenerateRequest:
 
 
 def stream(
-    address: str, request: drafter_pb2.GenerateRequest, patience_s: float
+    address: str, request: drafter_pb2.GenerateRequest, timeout_s: float
 ) -> Iterator[str | drafter_pb2.Summary]:
     """Text as it comes, then the summary. A drafter that is lost is asked again, or its successor:
     a request that says which tokens have come goes on behind them."""
@@ -39,8 +39,8 @@ def stream(
             try:
                 for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
                     lost_at = None
-                    request.resumed_token_ids.extend(piece.token_id for piece in response.pieces)
-                    yield from (piece.text for piece in response.pieces)
+                    request.resumed_token_ids.extend(delta.token_id for delta in response.deltas)
+                    yield from (delta.text for delta in response.deltas)
                     if response.HasField("summary"):
                         yield response.summary.tail_text
                         yield response.summary
@@ -50,7 +50,7 @@ def stream(
                 named = "error" in dict(error.trailing_metadata() or ())  # a drafter's own
                 broken = () if named else ("CANCELLED", "INTERNAL", "UNKNOWN")
                 lost = error.code().name in ("UNAVAILABLE", *broken)
-                if not lost or time.monotonic() - lost_at >= patience_s:
+                if not lost or time.monotonic() - lost_at >= timeout_s:
                     raise
                 time.sleep(0.2)  # before the next attempt
 

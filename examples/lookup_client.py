@@ -3,7 +3,8 @@
     python examples/lookup_client.py "a b c a b c a" --temperature 0.7 --seed 1
 
 Needs nothing of Crossdraft but the generated stubs. It names no acceptance rule, so the verifier
-takes greedy at temperature 0, coupled with a seed, no-q otherwise: exact for whatever is proposed.
+takes greedy at temperature 0, coupled with a seed, target-only otherwise: exact for whatever is
+proposed.
 """
 
 import argparse

@@ -94,7 +94,7 @@ class Batcher:
         packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
         assert packed, "the pool holds at least one whole context, so the first in line always runs"
         # A GPU decides sessions with adjusted logits apart, and a row doesn't mind where it is.
-        packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.adjusts)
+        packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.processes_logits)
         running = [by_sequence[part.sequence] for part in packed]
         deciding = [by_sequence[part.sequence] for part in packed if part.complete]
         for session in deciding:

@@ -20,15 +20,17 @@ from common.engine.thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
-from common.types import OpenSession, Proposal, SparseRow, Verdict
-from verifier.acceptance.draft_distributions import check_q_rows
-from verifier.acceptance.sampler import Decisions, HostDecisions, Outcome
+from common.types import OpenSession, Proposal, SparseDistribution, Verdict
+from verifier.acceptance.draft_distributions import check_draft_distributions
+from verifier.acceptance.sampler import AcceptanceSampler, HostAcceptanceSampler, VerifyOutput
 from verifier.batcher import Batch, Batcher
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
-GATHER = 0.05  # of the last pass: how long a pass may wait for sessions that are about to be back
+BATCHING_DELAY = (
+    0.05  # of the last pass: how long a pass may wait for sessions that are about to be back
+)
 RETRY_MS = 1000  # what a refused session is told to wait; about the length of a few rounds
 
 
@@ -54,7 +56,7 @@ class VerifierEngine:
         eos_ids: frozenset[int],
         real_ids: torch.Tensor | None = None,  # bool [vocab]: ids the tokenizer has; None: all
         threads: int = 0,
-        decisions: Decisions | None = None,  # None: on the CPU
+        decisions: AcceptanceSampler | None = None,  # None: on the CPU
     ) -> None:
         assert pool.capacity_tokens >= limits.max_context_length
         assert limits.max_batch_tokens > limits.max_draft_tokens
@@ -66,11 +68,11 @@ class VerifierEngine:
         self._real_count = model.vocab_size if real_ids is None else int(real_ids.sum())
         self._batcher = Batcher(limits.max_batch_tokens)
         self.telemetry = EngineTelemetry(
-            "target", pool, self._batcher.waiting, lambda: model.unrecorded_passes
+            "target", pool, self._batcher.waiting, lambda: model.eager_passes
         )
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
-        self._decisions = HostDecisions(real_ids) if decisions is None else decisions
+        self._decisions = HostAcceptanceSampler(real_ids) if decisions is None else decisions
         self._thread = EngineThread(
             "verifier-engine",
             self.step,
@@ -86,7 +88,7 @@ class VerifierEngine:
 
     def step(self) -> bool:
         """Gather, pack, forward, decide, commit. False when nobody waits."""
-        limit = time.monotonic() + GATHER * self._pass_s
+        limit = time.monotonic() + BATCHING_DELAY * self._pass_s
         self._thread.gather(lambda: self._batcher.expected_by(limit))
         batch = self._batcher.next_batch()
         if batch is None:
@@ -95,7 +97,7 @@ class VerifierEngine:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
-            outcomes = self._decisions.decide(batch, logits)
+            outputs = self._decisions.accept(batch, logits)
             forwarded += self._decisions.lag_s
             self._pass_s = forwarded - began
             self.telemetry.passed(self._pass_s, [len(chunk.tokens) for chunk in batch.chunks])
@@ -104,23 +106,23 @@ class VerifierEngine:
         except Exception as cause:
             self._fail(batch, cause)
             return True
-        self._commit(batch, outcomes, began, forwarded)
+        self._commit(batch, outputs, began, forwarded)
         return True
 
     def _commit(
-        self, batch: Batch, outcomes: Sequence[Outcome | None], began: float, forwarded: float
+        self, batch: Batch, outputs: Sequence[VerifyOutput | None], began: float, forwarded: float
     ) -> None:
         for session, chunk in zip(batch.running, batch.chunks, strict=True):
             session.sequence.table.extend(len(chunk.tokens))
             session.ran(began, forwarded - began)
-        decided_s = time.monotonic() - forwarded
+        accepted_s = time.monotonic() - forwarded
         size = (len(batch.running), batch.rows)
-        for session, made in zip(batch.deciding, outcomes, strict=True):
+        for session, made in zip(batch.deciding, outputs, strict=True):
             if made is None:
                 log.error("logits after %d tokens aren't finite", session.committed_length)
                 self._end(session, "its logits aren't finite")
                 continue
-            session.commit(made.accepted_length, made.next_token, decided_s, size, made.logprobs)
+            session.commit(made.accepted_length, made.next_token, accepted_s, size, made.logprobs)
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
         log.exception("a forward pass with %d rows failed", batch.rows)
@@ -136,11 +138,12 @@ class VerifierEngine:
     # --- called on the event loop -------------------------------------------------------------
 
     def open(
-        self, spec: OpenSession, draft: Sequence[int] = (), q: Sequence[SparseRow] = ()
+        self, spec: OpenSession, draft: Sequence[int] = (), q: Sequence[SparseDistribution] = ()
     ) -> Session:
         """Admit a session and begin its round 0: prefill, and `draft` checked with it.
 
-        Raises OverCapacity, PromptTooLong, InvalidLaw or InvalidField; nothing is held then.
+        Raises OverCapacity, PromptTooLong, InvalidDistribution or InvalidField; nothing is held
+        then.
         """
         if self._open_sessions >= self.limits.max_sessions:
             raise OverCapacity("sessions", self.limits.max_sessions, RETRY_MS)
@@ -158,7 +161,7 @@ class VerifierEngine:
         return session
 
     def propose(self, session: Session, proposal: Proposal) -> None:
-        """Have a proposal checked. Raises WrongRound, OutOfOrder, InvalidLaw or InvalidField."""
+        """Have a proposal checked. Raises WrongRound, OutOfOrder, InvalidDistribution or InvalidField."""
         session.expect(proposal)
         draft, q = proposal.token_ids, proposal.q
         self._check_draft(session.spec, draft, q, "proposal.token_ids", "proposal.q")
@@ -178,7 +181,7 @@ class VerifierEngine:
         self,
         session: Session,
         draft: Sequence[int],
-        q: Sequence[SparseRow],
+        q: Sequence[SparseDistribution],
         asked_at: float,
         first: bool,
     ) -> None:
@@ -188,7 +191,7 @@ class VerifierEngine:
         self._batcher.wait(session)
 
     def _check_ends(self, spec: OpenSession) -> None:
-        """A law without any id left would be no law, and its row would fail the whole pass."""
+        """A distribution without any id left would be no distribution, and its row would fail the whole pass."""
         if spec.sampling.min_new_tokens and len(spec.ends(self.eos_ids)) >= self._real_count:
             raise InvalidField(
                 "open.stop_token_ids",
@@ -200,7 +203,7 @@ class VerifierEngine:
         self,
         spec: OpenSession,
         draft: Sequence[int],
-        q: Sequence[SparseRow],
+        q: Sequence[SparseDistribution],
         draft_field: str,
         q_field: str,
     ) -> None:
@@ -208,4 +211,6 @@ class VerifierEngine:
             raise InvalidField(
                 draft_field, f"{len(draft)} tokens long", f"at most {self.limits.max_draft_tokens}"
             )
-        check_q_rows(q_field, q, draft, spec.rule, self.vocab_size, self.limits.max_q_entries)
+        check_draft_distributions(
+            q_field, q, draft, spec.rule, self.vocab_size, self.limits.max_q_entries
+        )

@@ -17,7 +17,7 @@ import torch
 from common.device.choice import Device, choose_device
 from common.errors import ConfigError, RankLost
 from common.model.paged_model import PagedModel
-from common.model.ranks import Place, Ranks, torchrun_place
+from common.model.ranks import RankInfo, Ranks, torchrun_rank
 from common.model.sharded import LeadingModel, follow, load_part
 from common.weights.resolve import resolve
 from verifier.config import VerifierConfig
@@ -30,7 +30,7 @@ END_S = 30.0  # that a service has to end in order after a rank was lost
 
 def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Device, Ranks | None]:
     """The target, where it runs, and the ranks that follow it, if torchrun started some."""
-    place = torchrun_place()
+    place = torchrun_rank()
     device = _device(config, place)
     log.info("%s on %s", config.model, device)
     if place is None:
@@ -59,7 +59,7 @@ def watch(ranks: Ranks | None, engine: VerifierEngine) -> None:
         ranks.watch(end)
 
 
-async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
+async def follow_rank_0(config: VerifierConfig, place: RankInfo) -> None:
     """Hold a part of the target until rank 0 ends. Raises RankLost if it is gone."""
 
     def load() -> tuple[LeadingModel, Ranks]:
@@ -76,7 +76,7 @@ async def follow_rank_0(config: VerifierConfig, place: Place) -> None:
     log.info("rank %d ends with rank 0", place.rank)
 
 
-def _device(config: VerifierConfig, place: Place | None) -> Device:
+def _device(config: VerifierConfig, place: RankInfo | None) -> Device:
     """As configured; each rank has a GPU of its own."""
     if place is None or config.device == "cpu":
         return choose_device(config.device, config.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.errors import InvalidField, InvalidLaw, PromptTooLong
+from common.errors import InvalidDistribution, InvalidField, PromptTooLong
 from common.wire.checks import check_stop_count
 from verifier.engine import Limits
 
@@ -16,7 +16,7 @@ SHA256_LENGTH = 64  # hexadecimal digits
 
 
 def check_verify_request(request: Any, limits: Limits) -> None:
-    """A VerifyRequest. Raises InvalidField, InvalidLaw or PromptTooLong."""
+    """A VerifyRequest. Raises InvalidField, InvalidDistribution or PromptTooLong."""
     if request.HasField("open"):
         _check_open(request.open, limits)
     elif request.HasField("proposal"):
@@ -51,9 +51,11 @@ def _check_draft(field: str, ids: Any, limits: Limits) -> None:
 
 def _check_q(field: str, rows: Any, limits: Limits) -> None:
     if len(rows) > limits.max_draft_tokens:
-        raise InvalidLaw(field, f"{len(rows)} rows long", f"at most {limits.max_draft_tokens}")
+        raise InvalidDistribution(
+            field, f"{len(rows)} rows long", f"at most {limits.max_draft_tokens}"
+        )
     for index, row in enumerate(rows):
         count = max(len(row.token_ids), len(row.probabilities))
         if count > limits.max_q_entries:
             name = f"{field}[{index}].token_ids"
-            raise InvalidLaw(name, f"{count} long", f"at most {limits.max_q_entries}")
+            raise InvalidDistribution(name, f"{count} long", f"at most {limits.max_q_entries}")

@@ -14,16 +14,16 @@ import grpc
 
 from common.engine.server import serve_engine
 from common.errors import Draining, OutOfOrder, TokenizerMismatch
-from common.model.ranks import torchrun_place
+from common.model.ranks import torchrun_rank
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.rpc import verifier_id
 from common.rpc.idle_limit import EachWithin
 from common.rpc.server import Service
 from common.rpc.statuses import trailing
-from common.rpc.timeouts import Patience
+from common.rpc.timeouts import ReusableTimeout
 from common.telemetry.tracing import exporting
-from common.types import ModelInfo, OpenSession, Proposal, SparseRow
+from common.types import ModelInfo, OpenSession, Proposal, SparseDistribution
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.wire import verify as wire_verify
 from common.wire.checks import check_ids
@@ -84,12 +84,12 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self, requests: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.VerifyResponse]:
         session: Session | None = None
-        patience = Patience(self._idle_timeout_s)
+        timeout = ReusableTimeout(self._idle_timeout_s)
         await context.send_initial_metadata(((verifier_id.KEY, self._id),))
         # Also at the end: a refusal that comes at once may overtake what the call begins with.
         context.set_trailing_metadata(trailing(context, {verifier_id.KEY: self._id}))
         try:
-            async for request in EachWithin(requests, patience, IDLE):
+            async for request in EachWithin(requests, timeout, IDLE):
                 check_verify_request(request, self._engine.limits)
                 content = wire_verify.verify_request_from_pb(request)
                 if session is None:
@@ -103,7 +103,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 if verdict.finish_reason is not None:
                     return
         finally:
-            patience.close()
+            timeout.close()
             if session is not None:
                 self._engine.close(session)
 
@@ -120,7 +120,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
 
     @contextmanager
     def _session(
-        self, spec: OpenSession, draft: tuple[int, ...], q: tuple[SparseRow, ...]
+        self, spec: OpenSession, draft: tuple[int, ...], q: tuple[SparseDistribution, ...]
     ) -> Iterator[Session]:
         session = self._admit(spec, draft, q)
         try:
@@ -134,7 +134,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         return self._admit(content)
 
     def _admit(
-        self, spec: OpenSession, draft: tuple[int, ...] = (), q: tuple[SparseRow, ...] = ()
+        self, spec: OpenSession, draft: tuple[int, ...] = (), q: tuple[SparseDistribution, ...] = ()
     ) -> Session:
         if self._draining:
             raise Draining("this verifier is shutting down; open the session on another")
@@ -157,7 +157,7 @@ async def serve(config: VerifierConfig, on_ready: Callable[[int], None] | None =
 
     On the ranks that follow, if there are some: hold a part of the model until rank 0 ends.
     """
-    place = torchrun_place()
+    place = torchrun_rank()
     if place is not None and place.rank:
         await follow_rank_0(config, place)
         return

@@ -20,11 +20,11 @@ from common.types import (
     OpenSession,
     Proposal,
     RoundCost,
-    SparseRow,
+    SparseDistribution,
     TokenLogprobs,
     Verdict,
 )
-from verifier.acceptance.token_counts import History
+from verifier.acceptance.token_counts import TokenCounts
 
 LATE = 1.5  # times as long away as the last time: not expected any more
 
@@ -68,12 +68,14 @@ class Session:
         self.round = 0  # of the round being checked, or expected next
         self.committed_length = len(spec.prompt)
         self.finish_reason: FinishReason | None = None
-        self.q: tuple[SparseRow, ...] = ()  # of the draft tokens being checked
+        self.q: tuple[SparseDistribution, ...] = ()  # of the draft tokens being checked
         seed = spec.sampling.seed
         # As int64. Without a seed, numbers that no other session has, here or anywhere.
         self.seed = seed_word(secrets.randbits(64) if seed is None else seed)
         self._stops = spec.ends(eos_ids)
-        self.history = History(spec.sampling, spec.prompt, self._stops, spec.resumed_output_tokens)
+        self.token_counts = TokenCounts(
+            spec.sampling, spec.prompt, self._stops, spec.resumed_output_tokens
+        )
         self._context_limit = context_limit
         self.due_at: float | None = None  # when the next proposal is expected, once that is known
         self._answered_at: float | None = None
@@ -91,7 +93,7 @@ class Session:
     @property
     def takes_argmax(self) -> bool:
         """Whether this round is decided by the target's bare logits."""
-        return self.spec.sampling.greedy and not self.history.acts
+        return self.spec.sampling.greedy and not self.token_counts.acts
 
     def expect(self, proposal: Proposal) -> None:
         """Raise WrongRound or OutOfOrder unless the proposal is the one that comes next."""
@@ -105,10 +107,10 @@ class Session:
                 "base_length", proposal.base_length, self.committed_length, self.committed_length
             )
 
-    def ask(self, draft: Seq[int], asked_at: float, q: Seq[SparseRow] = ()) -> None:
+    def ask(self, draft: Seq[int], asked_at: float, q: Seq[SparseDistribution] = ()) -> None:
         """Begin a round that was asked for at `asked_at` (time.monotonic).
 
-        q: the law of each draft token if the rule is rejection, otherwise empty.
+        q: the distribution of each draft token if the rule is rejection, otherwise empty.
         Draft tokens past the session's end can't stand, so they don't run.
         """
         room = min(
@@ -137,7 +139,7 @@ class Session:
         self,
         accepted: int,
         next_token: int,
-        decide_s: float,
+        accept_s: float,
         batch: tuple[int, int],
         logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> None:
@@ -157,7 +159,7 @@ class Session:
         del self.sequence.tokens[self.committed_length :]
         self.sequence.tokens.extend(run[:count])
         self.committed_length += count
-        self.history.commit(run[:count])
+        self.token_counts.commit(run[:count])
         self.sequence.wanted = 1
         # The keys of rejected draft tokens go; the newest token has none yet.
         self.sequence.table.truncate(min(self.sequence.table.length, self.committed_length - 1))
@@ -165,7 +167,7 @@ class Session:
         cost = RoundCost(
             queue_us=round((self._started_at - self._asked_at) * 1e6),
             forward_us=round(self._forward_s * 1e6),
-            decide_us=round(decide_s * 1e6),
+            accept_us=round(accept_s * 1e6),
             batch_sessions=batch[0],
             batch_rows=batch[1],
         )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from common.engine.memory import make_room
+from common.engine.memory import profile_kv_memory
 from common.model.paged_model import PagedModel
 from common.types import ModelInfo, OpenSession
 from common.version import VERSION
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
-from verifier.acceptance.sampler import Decisions, HostDecisions
+from verifier.acceptance.sampler import AcceptanceSampler, HostAcceptanceSampler
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
 from verifier.ranks import load_target, watch
@@ -29,9 +29,9 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     context = min(config.max_context_length, model.max_context_length)
     batch_rows = device.batch_rows(config.max_batch_tokens, config.max_draft_tokens + 1)
     most_rows = min(batch_rows, config.max_sessions * (config.max_draft_tokens + 1))
-    decisions = make_decisions(model, most_rows, config.max_sessions, real_ids)
+    decisions = make_acceptance_sampler(model, most_rows, config.max_sessions, real_ids)
     decisions.warm_up()
-    pool = make_room(model, config, context=context, most_rows=batch_rows)
+    pool = profile_kv_memory(model, config, context=context, most_rows=batch_rows)
     limits = Limits(
         config.max_sessions,
         config.max_draft_tokens,
@@ -67,15 +67,17 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     return engine, info, files
 
 
-def make_decisions(
+def make_acceptance_sampler(
     model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
-) -> Decisions:
+) -> AcceptanceSampler:
     """Who decides where the model runs."""
     if not model.kernels:
-        return HostDecisions(real_ids)
-    from verifier.acceptance.device_sampler import DeviceDecisions  # Triton comes in with it
+        return HostAcceptanceSampler(real_ids)
+    from verifier.acceptance.device_sampler import (
+        DeviceAcceptanceSampler,  # Triton comes in with it
+    )
 
-    return DeviceDecisions(
+    return DeviceAcceptanceSampler(
         model.device,
         model.runtime,
         model.dtype,

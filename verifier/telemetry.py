@@ -44,7 +44,7 @@ class VerifierTelemetry:
             self._accepted[key].inc(verdict.accepted_length)
         self._seconds["queue", phase].observe(cost.queue_us / 1e6)
         self._seconds["forward", phase].observe(cost.forward_us / 1e6)
-        self._seconds["decide", phase].observe(cost.decide_us / 1e6)
+        self._seconds["accept", phase].observe(cost.accept_us / 1e6)
         span = trace.get_current_span()
         if span.is_recording():
             told = {
@@ -52,7 +52,7 @@ class VerifierTelemetry:
                 "accepted": verdict.accepted_length,
                 "queue_us": cost.queue_us,
                 "forward_us": cost.forward_us,
-                "decide_us": cost.decide_us,
+                "accept_us": cost.accept_us,
                 "batch_sessions": cost.batch_sessions,
                 "batch_rows": cost.batch_rows,
             }

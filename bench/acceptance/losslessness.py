@@ -2,7 +2,8 @@
 
 Asks any Generate endpoint (`--address`), or pairs that it starts itself, for sampled text, with the
 target alone (k = 0) as control, and has the target read all of it (bench/acceptance/scoring.py). z
-within ±3 is as it should be. Knows laws and pairs. Refuses to know how anything is drawn.
+within ±3 is as it should be. Knows distributions and pairs. Refuses to know how anything is
+sampled.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.acceptance.losslessness_tables import Row, law_name, row_of, shown, side_by_side
-from bench.acceptance.sampled_ways import Drawn, Way, draw, ways
+from bench.acceptance.losslessness_tables import Row, distribution_name, row_of, shown, side_by_side
+from bench.acceptance.sampled_ways import Sampled, Way, sample, ways
 from bench.support import hardware, results, tables
 from bench.support.progress import Tell, telling
-from bench.support.questions import questions
 from bench.support.services import Services
+from bench.support.target_prompts import target_prompts
 from cli.fetching import fetch
 from client.client import Client
 from common.device import native
 from common.sampling.parameters import SamplingParams
 from common.vocabulary.files import TokenizerFiles
 
-LAWS = (SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9))
+DISTRIBUTIONS = (SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9))
 CONTEXT = 1024
 PROMPTS = 24
 CONTROL, *_ = NAMES = tuple(way.name for way in ways(1))
@@ -84,7 +85,7 @@ def main(
     out: Path | None,
     **options: int,
 ) -> None:
-    """Sample by every rule, and score the text under the target's law."""
+    """Sample by every rule, and score the text under the target's distribution."""
     native.settle()
     pairs = PAIRS if all_pairs else pairs or ((draft, target),)
     if address is not None and len(pairs) > 1:
@@ -99,7 +100,7 @@ def main(
         folder = results.folder(own, target, draft)
         rows = _run(draft, target, address, lookup, names, folder, options, console)
         caption = (
-            f"{hardware.caption(machine)}. z: of the sampled tokens' surprise against the law's "
+            f"{hardware.caption(machine)}. z: of the sampled tokens' surprise against the distribution's "
             "entropy; within ±3 is as it should be. Surprise and entropy in nats per token. "
             "bytes/token: all between the services. bytes/position: what a drafted position adds "
             "to a round of the target alone."
@@ -111,7 +112,7 @@ def main(
         console.print(shown(rows, title, caption))
         settings = {"target": target, "draft": draft, "address": address, "lookup": lookup}
         told = [row.as_json for row in rows]
-        results.write(folder / "lawfulness.json", machine, settings | options, rows=told)
+        results.write(folder / "losslessness.json", machine, settings | options, rows=told)
         console.print(f"[dim]results in {folder}[/dim]")
         found[f"{draft} → {target}"] = rows
     if len(found) > 1:
@@ -128,24 +129,24 @@ def _run(
     options: dict[str, int],
     console: Console,
 ) -> list[Row]:
-    """Every way under every law; the services are gone before the target is read again.
+    """Every way under every distribution; the services are gone before the target is read again.
 
-    What was drawn is kept in the folder, so that a run that was cut off goes on from there.
+    What was sampled is kept in the folder, so that a run that was cut off goes on from there.
     """
     target_folder, _ = fetch([target, draft], console)
-    asked = questions(TokenizerFiles.from_directory(target_folder), PROMPTS)
+    asked = target_prompts(TokenizerFiles.from_directory(target_folder), PROMPTS)
     chosen = [way for way in ways(options["draft_steps"]) if way.name in (*names, CONTROL)]
-    plan = [(params, way) for params in LAWS for way in chosen]
+    plan = [(params, way) for params in DISTRIBUTIONS for way in chosen]
     head = {"draft": draft, "target": target, "lookup": lookup, "commit": results.commit()}
 
     def kept(params: SamplingParams, way: Way) -> tuple[Path, dict[str, Any]]:
-        name = re.sub(r"\W+", "-", f"{way.name} {law_name(params)}")
-        key = head | options | {"law": asdict(params), "way": asdict(way)}
-        return folder / f"drawn-{name}.json", key
+        name = re.sub(r"\W+", "-", f"{way.name} {distribution_name(params)}")
+        key = head | options | {"distribution": asdict(params), "way": asdict(way)}
+        return folder / f"sampled-{name}.json", key
 
-    missing = [each for each in plan if address or Drawn.load(*kept(*each)) is None]
+    missing = [each for each in plan if address or Sampled.load(*kept(*each)) is None]
 
-    async def drawn(tell: Tell) -> None:
+    async def sampled(tell: Tell) -> None:
         async with AsyncExitStack() as stack:
             if address is None:
                 made = Services(target, draft, folder / "logs", console, not lookup)
@@ -154,22 +155,22 @@ def _run(
                 client = await stack.enter_async_context(Client(address))
             limits = (options["tokens"], options["max_new_tokens"], options["streams"])
             for params, way in missing:
-                said = await draw(client, asked, way, params, *limits, tell)
+                said = await sample(client, asked, way, params, *limits, tell)
                 said.save(*kept(params, way))
 
     if len(missing) < len(plan):
-        console.print(f"{len(plan) - len(missing)} of {len(plan)} were drawn before: {folder}")
+        console.print(f"{len(plan) - len(missing)} of {len(plan)} were sampled before: {folder}")
     with telling(console) as tell:
         if missing:
-            asyncio.run(drawn(tell))
-        every = [said for each in plan if (said := Drawn.load(*kept(*each)))]
+            asyncio.run(sampled(tell))
+        every = [said for each in plan if (said := Sampled.load(*kept(*each)))]
         return _scored(target_folder, plan, every, options["tokens"], tell)
 
 
 def _scored(
     folder: Path,
     plan: Sequence[tuple[SamplingParams, Way]],
-    drawn: Sequence[Drawn],
+    sampled: Sequence[Sampled],
     tokens: int,
     tell: Tell,
 ) -> list[Row]:
@@ -177,12 +178,16 @@ def _scored(
 
     scorer = Scorer(folder, CONTEXT)
     rows = []
-    for done, ((params, way), made) in enumerate(zip(plan, drawn, strict=True)):
-        tell(f"reading {way.name}, {law_name(params)}", done, len(plan))
+    for done, ((params, way), made) in enumerate(zip(plan, sampled, strict=True)):
+        tell(f"reading {way.name}, {distribution_name(params)}", done, len(plan))
         samples = [Sample(each.prompt, each.output) for each in made.first(tokens)]
         score = scorer.score(samples, params)
-        controls = zip(plan, drawn, strict=True)
-        alone = next(each for (law, w), each in controls if law == params and not w.draft_steps)
+        controls = zip(plan, sampled, strict=True)
+        alone = next(
+            each
+            for (distribution, w), each in controls
+            if distribution == params and not w.draft_steps
+        )
         rows.append(row_of(way, params, score, made, alone))
     return rows
 

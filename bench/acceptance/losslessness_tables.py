@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from bench.acceptance.sampled_ways import Drawn, Way
+from bench.acceptance.sampled_ways import Sampled, Way
 from bench.support import tables
 from common.sampling.parameters import SamplingParams
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What one way brought under one law."""
+    """What one way brought under one distribution."""
 
     way: Way
     params: SamplingParams
@@ -34,33 +34,43 @@ class Row:
     @property
     def as_json(self) -> dict[str, Any]:
         given = {k: v for k, v in vars(self).items() if k not in ("way", "params", "score")}
-        head = {"way": asdict(self.way), "law": asdict(self.params), "z": self.score.z}
+        head = {"way": asdict(self.way), "distribution": asdict(self.params), "z": self.score.z}
         return {**head, "score": asdict(self.score), **given}
 
 
-def row_of(way: Way, params: SamplingParams, score: Score, drawn: Drawn, alone: Drawn) -> Row:
-    """alone: what the control brought under the same law."""
+def row_of(way: Way, params: SamplingParams, score: Score, sampled: Sampled, alone: Sampled) -> Row:
+    """alone: what the control brought under the same distribution."""
     return Row(
         way,
         params,
         score,
-        drawn.mean_acceptance_length,
-        drawn.acceptance_by_position,
-        drawn.bytes_per_token,
-        drawn.bytes_per_position(alone),
+        sampled.mean_acceptance_length,
+        sampled.acceptance_by_position,
+        sampled.bytes_per_token,
+        sampled.bytes_per_position(alone),
     )
 
 
 def shown(rows: Sequence[Row], title: str, caption: str) -> Table:
     positions = max(min(3, len(row.acceptance_by_position)) for row in rows)
     accepted = [f"acc. {place + 1}" for place in range(positions)]
-    headings = ["law", "drawn by", "k", "tokens", "z", "surprise", "entropy", "AL", *accepted]
+    headings = [
+        "distribution",
+        "sampled by",
+        "k",
+        "tokens",
+        "z",
+        "surprise",
+        "entropy",
+        "AL",
+        *accepted,
+    ]
     made = tables.table(title, [*headings, "bytes/token", "bytes/position"], caption)
     for row in rows:
         score, shares = row.score, row.acceptance_by_position[:positions]
         added = row.wire_bytes_per_position
         made.add_row(
-            law_name(row.params),
+            distribution_name(row.params),
             row.way.name,
             str(row.way.draft_steps),
             str(score.tokens),
@@ -77,17 +87,21 @@ def shown(rows: Sequence[Row], title: str, caption: str) -> Table:
 
 
 def side_by_side(found: dict[str, list[Row]]) -> Table:
-    """AL of every way, a line for each pair and law."""
+    """AL of every way, a line for each pair and distribution."""
     names = list(dict.fromkeys(row.way.name for rows in found.values() for row in rows))
-    made = tables.table("AL by rule", ["pair", "law", *names])
+    made = tables.table("AL by rule", ["pair", "distribution", *names])
     for pair, rows in found.items():
-        for law in dict.fromkeys(law_name(row.params) for row in rows):
-            own = {row.way.name: row for row in rows if law_name(row.params) == law}
-            made.add_row(pair, law, *(f"{own[n].mean_acceptance_length:.3f}" for n in names))
+        for distribution in dict.fromkeys(distribution_name(row.params) for row in rows):
+            own = {
+                row.way.name: row for row in rows if distribution_name(row.params) == distribution
+            }
+            made.add_row(
+                pair, distribution, *(f"{own[n].mean_acceptance_length:.3f}" for n in names)
+            )
     return made
 
 
-def law_name(params: SamplingParams) -> str:
+def distribution_name(params: SamplingParams) -> str:
     """Temperature and filters, as far as set."""
     names = {"temperature": "T", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
     given = ((short, getattr(params, name)) for name, short in names.items())

@@ -1,7 +1,7 @@
 """`python -m bench.acceptance.optimum`: each rule's acceptance against its theory.
 
 Live rounds of a pair leave rows of p and q (bench/acceptance/optimum_rows.py). On each of them the
-drafter's own draw and the verifier's own decision are run many times over, with fixed seeds, and
+drafter's own sample and the verifier's own decision are run many times over, with fixed seeds, and
 the share of drafts that stand is put beside what it must be: for rejection sum min(p, q), which no
 rule beats. Knows the theory. Refuses to know where rows come from.
 """
@@ -28,19 +28,19 @@ from common.device import native
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
 from common.vocabulary.files import TokenizerFiles
-from drafter.engine.distribution import SparseLaw, propose
-from verifier.acceptance.batch import Rule, SparseQ
-from verifier.acceptance.rules import decide
+from drafter.engine.distribution import SparseDistribution, propose
+from verifier.acceptance.batch import Rule, SparseDistributions
+from verifier.acceptance.rules import accept
 
 if TYPE_CHECKING:
     from bench.acceptance.optimum_rows import Meeting, Row
 
 CONTEXT = 1024
-RULES = (Rule.REJECTION, Rule.COUPLED, Rule.NO_Q)
+RULES = (Rule.REJECTION, Rule.COUPLED, Rule.TARGET_ONLY)
 
 
 def expected(rule: Rule, p: Tensor, q: Tensor) -> float:
-    """The probability that a draft drawn from q stands. p, q: float [ids], laws.
+    """The probability that a draft sampled from q stands. p, q: float [ids], distributions.
 
     Coupled: the chance that argmin e / p and argmin e / q are one id (Daliri, Musco and Suresh,
     2024, arXiv:2408.07978), by id: 1 / sum over y of max(p_y / p_x, q_y / q_x).
@@ -48,7 +48,7 @@ def expected(rule: Rule, p: Tensor, q: Tensor) -> float:
     p, q = p.double() / p.double().sum(), q.double() / q.double().sum()
     if rule == Rule.REJECTION:
         return float(torch.minimum(p, q).sum())
-    if rule == Rule.NO_Q:
+    if rule == Rule.TARGET_ONLY:
         return float((p * q).sum())
     assert rule == Rule.COUPLED
     both = (p > 0) & (q > 0)
@@ -68,24 +68,26 @@ def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
     width = len(meeting.p)
     own = torch.arange(width)
     seed, at = torch.arange(trials), torch.full((trials,), position)
-    law = SparseLaw(own.expand(trials, -1), meeting.q.expand(trials, -1))
+    distribution = SparseDistribution(own.expand(trials, -1), meeting.q.expand(trials, -1))
     purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
-    drafts = propose(law, own, seed, at, purpose)
+    drafts = propose(distribution, own, seed, at, purpose)
     # Two rows each: the draft's, and the one behind it, whose token nobody asks for.
     tokens = torch.stack([drafts, torch.zeros_like(drafts)], dim=1).reshape(-1)
     q = None
     if rule == Rule.REJECTION:
         ids, probs = own.int().expand(2 * trials, -1), meeting.q.expand(2 * trials, -1)
-        q = SparseQ(ids, probs)
+        q = SparseDistributions(ids, probs)
     batch = sampling(trials, width, rule=int(rule), seed=seed, first_position=at)
     logits = meeting.p.log().expand(2 * trials, -1)
-    made = decide(logits, tokens, 2 * torch.arange(trials + 1), batch, q)
+    made = accept(logits, tokens, 2 * torch.arange(trials + 1), batch, q)
     return float(made.accepted_lengths.double().mean())
 
 
 def meeting_of(row: Row, rule: Rule) -> Meeting:
-    """With the law from which a session of that rule drafts."""
-    return {Rule.REJECTION: row.sent, Rule.COUPLED: row.coupled, Rule.NO_Q: row.likeliest}[rule]
+    """With the distribution from which a session of that rule drafts."""
+    return {Rule.REJECTION: row.sent, Rule.COUPLED: row.coupled, Rule.TARGET_ONLY: row.likeliest}[
+        rule
+    ]
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ class Comparison:
     position: int | None
     rows: int
     measured: float  # mean acceptance
-    theory: float  # what it must be with the laws that were drafted from
+    theory: float  # what it must be with the distributions that were drafted from
     error: float  # one standard deviation of `measured`, given the rows
-    optimum: float  # mean sum min(p, q), q the draft's whole law over what it may draft
+    optimum: float  # mean sum min(p, q), q the draft's whole distribution over what it may draft
     live: float | None  # share that stood in the rounds themselves, which are rejection's
 
     @property
@@ -164,7 +166,7 @@ def shown(found: Sequence[Comparison], title: str, caption: str) -> Table:
 @click.option("--max-new-tokens", type=click.IntRange(3), default=64, show_default=True)
 @click.option("--draft-steps", type=click.IntRange(1, 16), default=3, show_default=True)
 @click.option("--temperature", type=click.FloatRange(1e-6, 100), default=1.0, show_default=True)
-@click.option("--top-p", type=click.FloatRange(0, 1), help="Left out: all of the law.")
+@click.option("--top-p", type=click.FloatRange(0, 1), help="Left out: all of the distribution.")
 @click.option("--trials", type=click.IntRange(1), default=256, show_default=True, help="Per row.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
 def main(target: str, draft: str, out: Path | None, **options: Any) -> None:
@@ -177,14 +179,14 @@ def main(target: str, draft: str, out: Path | None, **options: Any) -> None:
     params = SamplingParams(temperature=options["temperature"], top_p=options["top_p"])
     rows = _record(folders, params, options, console)
     found = compare(rows, options["trials"])
-    law = f"temperature {params.temperature:g}"
-    law += "" if params.top_p is None else f", top-p {params.top_p:g}"
+    distribution = f"temperature {params.temperature:g}"
+    distribution += "" if params.top_p is None else f", top-p {params.top_p:g}"
     console.print(
         shown(
             found,
-            f"{draft} → {target}, {law}, {options['draft_steps']} draft steps",
+            f"{draft} → {target}, {distribution}, {options['draft_steps']} draft steps",
             f"{hardware.caption(machine)}. accepted: share of {options['trials']} drafts a row. "
-            "theory: rejection Σ min(p, q), coupled Σ 1 / Σ max, no-q p of the draft. off: to be "
+            "theory: rejection Σ min(p, q), coupled Σ 1 / Σ max, target-only p of the draft. off: to be "
             "within 1%. live: the recorded rounds' own share.",
         )
     )
@@ -201,7 +203,7 @@ def _record(
     folders: Sequence[Path], params: SamplingParams, options: dict[str, Any], console: Any
 ) -> list[Row]:
     from bench.acceptance.optimum_rows import Rounds
-    from bench.support.questions import questions
+    from bench.support.target_prompts import target_prompts
     from common.model.paged_model import PagedModel
 
     target, draft = folders
@@ -214,7 +216,7 @@ def _record(
         CONTEXT,
         params,
     )
-    asked = questions(files, options["prompts"])
+    asked = target_prompts(files, options["prompts"])
     with telling(console) as tell, made.running():
         asyncio.run(made.record(asked, options["max_new_tokens"], options["draft_steps"], tell))
     return made.rows

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.acceptance.replay import info_for_replay, no_verifier
 from bench.support.progress import Tell
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.sampling.distribution import filters, probabilities
@@ -29,24 +29,24 @@ from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import contexts_by_mode
 from drafter.bridge.proposer import AutoChooser
-from drafter.engine.distribution import SparseLaw, draft_law
+from drafter.engine.distribution import SparseDistribution, draft_distribution
 from drafter.engine.engine import DraftEngine
 from drafter.engine.sampling import COUPLED_SLOTS
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import ROW_COST, STEP_COST
 from drafter.verifier_client.client import Answer, VerifierClient
-from drafter.verifier_client.selection import Met
+from drafter.verifier_client.selection import VerifierHistory
 from verifier.engine import Limits, VerifierEngine
 
 PAGE_SIZE = 16
 BATCH_TOKENS = 256
-Q_ENTRIES = 64  # of a law that goes along, as the drafter's default has it
+Q_ENTRIES = 64  # of a distribution that goes along, as the drafter's default has it
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two laws over a few ids. The last one stands for all others: nothing drafts it."""
+    """Two distributions over a few ids. The last one stands for all others: nothing drafts it."""
 
     p: Tensor  # float32 [ids + 1]
     q: Tensor  # float32 [ids + 1], 0 at the end
@@ -57,10 +57,10 @@ class Row:
     """One draft position that a live round reached."""
 
     position: int  # drafts before it in its round, all of which stood
-    sent: Meeting  # with the law that went along
-    coupled: Meeting  # with the law that a coupled session draws from
-    likeliest: Meeting  # with the certain law of what a session without q proposes
-    whole: float  # sum of min(p, q), q the draft's masked law before the cut
+    sent: Meeting  # with the distribution that went along
+    coupled: Meeting  # with the distribution that a coupled session samples from
+    likeliest: Meeting  # with the certain distribution of what a session without q proposes
+    whole: float  # sum of min(p, q), q the draft's masked distribution before the cut
     stood: bool  # what became of the live draft
 
 
@@ -93,7 +93,7 @@ class Rounds:
         context: int,  # tokens of a prompt and its output, at most
         params: SamplingParams,  # at a temperature, without adjustments
     ) -> None:
-        assert not params.greedy and not params.adjusts
+        assert not params.greedy and not params.processes_logits
         self._params = params
         theirs = Vocabulary(target_files, target.vocab_size, target.eos_ids)
         ours = Vocabulary(draft_files, draft.vocab_size, draft.eos_ids)
@@ -119,7 +119,7 @@ class Rounds:
         info: ModelInfo = info_for_replay(target_files.sha256, theirs.width, theirs.eos_ids)
         chooser = AutoChooser(STEP_COST, ROW_COST)
         pair = Pair(self.bridge, drafts, no_verifier(), info, chooser, False, Q_ENTRIES)
-        self.met = Met()
+        self.met = VerifierHistory()
         self._pair = Pair(**{**vars(pair), "verifier": cast(VerifierClient, self)})
 
     @contextmanager
@@ -134,21 +134,21 @@ class Rounds:
             self._checks.stop()
 
     async def record(
-        self, asked: Sequence[Question], max_new_tokens: int, steps: int, tell: Tell
+        self, asked: Sequence[TargetPrompt], max_new_tokens: int, steps: int, tell: Tell
     ) -> None:
         """One session for each question, with its number as the seed, so that it repeats itself."""
-        for number, question in enumerate(asked):
-            tell(f"recording {question.name}", number, len(asked))
+        for number, target_prompt in enumerate(asked):
+            tell(f"recording {target_prompt.name}", number, len(asked))
             sampling = SamplingParams(**{**vars(self._params), "seed": number})
             spec = OpenSession(
-                question.ids,
+                target_prompt.ids,
                 max_new_tokens,
                 self._pair.info.tokenizer_sha256,
                 rule=AcceptanceRule.REJECTION,
                 sampling=sampling,
             )
             mode = BridgeMode.INTERSECTION
-            contexts = contexts_by_mode(self.bridge, question.ids, "auto", None, mode)
+            contexts = contexts_by_mode(self.bridge, target_prompt.ids, "auto", None, mode)
             async for _ in speculate(SpeculativeSession(self._pair, spec, contexts, steps, mode)):
                 pass
 
@@ -174,13 +174,17 @@ class Rounds:
         self._draft.passes.clear()
 
     def _row(self, position: int, p: Tensor, logits: Tensor, stood: bool) -> Row:
-        def law(slots: int) -> SparseLaw:
+        def distribution(slots: int) -> SparseDistribution:
             given = filters([self._params], logits.shape[-1])
-            return draft_law(logits, self.bridge.shared, *given, slots=slots)
+            return draft_distribution(logits, self.bridge.shared, *given, slots=slots)
 
-        sent, coupled, whole = law(Q_ENTRIES), law(COUPLED_SLOTS), law(logits.shape[-1])
+        sent, coupled, whole = (
+            distribution(Q_ENTRIES),
+            distribution(COUPLED_SLOTS),
+            distribution(logits.shape[-1]),
+        )
         # Of draft ids that share a twin the likeliest counts where they share its number, too.
-        first = SparseLaw(sent.ids[:, :1], torch.ones(1, 1))
+        first = SparseDistribution(sent.ids[:, :1], torch.ones(1, 1))
         q = torch.zeros_like(p).index_add_(0, self.bridge.to_target[whole.ids[0]], whole.probs[0])
         return Row(
             position,
@@ -191,11 +195,11 @@ class Rounds:
             stood,
         )
 
-    def _meeting(self, p: Tensor, law: SparseLaw, shared: str) -> Meeting:
+    def _meeting(self, p: Tensor, distribution: SparseDistribution, shared: str) -> Meeting:
         """p: float32 [target vocab]. shared: what becomes of draft ids with one twin."""
-        used = law.probs[0] > 0
-        ids, places = self.bridge.to_target[law.ids[0, used]].unique(return_inverse=True)
-        q = torch.zeros(len(ids)).scatter_reduce(0, places, law.probs[0, used], shared)
+        used = distribution.probs[0] > 0
+        ids, places = self.bridge.to_target[distribution.ids[0, used]].unique(return_inverse=True)
+        q = torch.zeros(len(ids)).scatter_reduce(0, places, distribution.probs[0, used], shared)
         rest = (p.sum(dtype=torch.float64) - p[ids].sum(dtype=torch.float64)).clamp(min=0)
         return Meeting(
             torch.cat([p[ids], rest.float()[None]]), torch.cat([q / q.sum(), torch.zeros(1)])

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.acceptance.replay import Recording
 from bench.support.progress import Tell
-from bench.support.questions import Question, questions
+from bench.support.target_prompts import TargetPrompt, target_prompts
 from common.types import OpenSession, Proposal
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.weights.resolve import MARKER
@@ -41,7 +41,7 @@ def record(
 ) -> Recordings:
     """From `kept` if it fits, else from the model, and then kept."""
     files = TokenizerFiles.from_directory(folder)
-    asked = questions(files, prompts)
+    asked = target_prompts(files, prompts)
     key = _key(target, folder, asked, max_new_tokens)
     found = _read(kept, key)
     if found is None:
@@ -51,7 +51,7 @@ def record(
 
 
 async def _record(
-    target: str, asked: Sequence[Question], max_new_tokens: int, tell: Tell
+    target: str, asked: Sequence[TargetPrompt], max_new_tokens: int, tell: Tell
 ) -> Recordings:
     from verifier.startup import build
 
@@ -73,7 +73,7 @@ async def _record(
 
     try:
         outputs = await asyncio.gather(
-            *(_speak(engine, question, max_new_tokens, info, token) for question in asked)
+            *(_speak(engine, target_prompt, max_new_tokens, info, token) for target_prompt in asked)
         )
     finally:
         engine.stop()
@@ -81,9 +81,9 @@ async def _record(
 
 
 async def _speak(
-    engine: VerifierEngine, question: Question, max_new_tokens: int, info: Any, token: Any
+    engine: VerifierEngine, target_prompt: TargetPrompt, max_new_tokens: int, info: Any, token: Any
 ) -> Recording:
-    spec = OpenSession(question.ids, max_new_tokens, info.tokenizer_sha256)
+    spec = OpenSession(target_prompt.ids, max_new_tokens, info.tokenizer_sha256)
     session = engine.open(spec)
     try:
         output = []
@@ -97,14 +97,14 @@ async def _speak(
             engine.propose(session, Proposal(len(output), verdict.committed_length, ()))
     finally:
         engine.close(session)
-    return Recording(question.name, question.ids, tuple(output), question.messages)
+    return Recording(target_prompt.name, target_prompt.ids, tuple(output), target_prompt.messages)
 
 
 def _key(
-    target: str, folder: Path, asked: Sequence[Question], max_new_tokens: int
+    target: str, folder: Path, asked: Sequence[TargetPrompt], max_new_tokens: int
 ) -> dict[str, Any]:
     marker = folder / MARKER
-    ids = json.dumps([(question.name, question.ids) for question in asked])
+    ids = json.dumps([(target_prompt.name, target_prompt.ids) for target_prompt in asked])
     return {
         "target": target,
         "weights": json.loads(marker.read_text()) if marker.is_file() else str(folder),

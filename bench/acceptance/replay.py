@@ -17,7 +17,7 @@ from drafter.bridge.context import DraftContext
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.verifier_client.client import Answer, VerifierClient
-from drafter.verifier_client.selection import Met
+from drafter.verifier_client.selection import VerifierHistory
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ReplayVerifier:
     def __init__(self, recordings: Sequence[Recording], rounds: list[Round]) -> None:
         self._by_prompt = {recording.prompt: recording for recording in recordings}
         self._rounds = rounds
-        self.met = Met()
+        self.met = VerifierHistory()
 
     def session(self, spec: OpenSession) -> ReplaySession:
         return ReplaySession(self._by_prompt[spec.prompt], self._rounds)

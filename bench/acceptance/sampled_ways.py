@@ -1,7 +1,7 @@
 """The ways of sampling that are compared, and what each brought: text, acceptance, bytes.
 
-Knows which settings make a way and how it is counted. Refuses to know whether its text is lawful
-(bench/acceptance/scoring.py), and how anything is drawn.
+Knows which settings make a way and how it is counted. Refuses to know whether its text is lossless
+(bench/acceptance/scoring.py), and how anything is sampled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.progress import Tell
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from client.client import Client, Output, Request
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
@@ -41,7 +41,7 @@ def ways(draft_steps: int) -> tuple[Way, ...]:
         Way("target alone", None, 0),
         Way("rejection", AcceptanceRule.REJECTION, draft_steps, BridgeMode.INTERSECTION),
         Way("coupled", AcceptanceRule.COUPLED, draft_steps, BridgeMode.INTERSECTION, seeded=True),
-        Way("no-q, text", AcceptanceRule.NO_Q, draft_steps, BridgeMode.TEXT),
+        Way("target-only, text", AcceptanceRule.TARGET_ONLY, draft_steps, BridgeMode.TEXT),
         Way("auto", None, draft_steps, BridgeMode.AUTO),
     )
 
@@ -61,11 +61,11 @@ class Answer:
     opening_bytes: int  # of them, the message that opened the session: the prompt, in the main
 
     @classmethod
-    def of(cls, request: Request, question: Question, output: Output) -> Answer:
+    def of(cls, request: Request, target_prompt: TargetPrompt, output: Output) -> Answer:
         told = output.statistics
         assert told.rule is not None
         return cls(
-            question.ids,
+            target_prompt.ids,
             output.token_ids,
             told.rule.name,
             told.rounds,
@@ -73,12 +73,12 @@ class Answer:
             told.drafted_by_position,
             told.accepted_by_position,
             told.wire_bytes,
-            _opening_bytes(request, question, told.rule),
+            _opening_bytes(request, target_prompt, told.rule),
         )
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Sampled:
     """What one way said to some questions, in the order in which they were asked."""
 
     answers: tuple[Answer, ...]
@@ -129,10 +129,10 @@ class Drawn:
         later = sum(each.wire_bytes - each.opening_bytes for each in self.answers)
         return later / self.rounds if self.rounds else 0.0
 
-    def bytes_per_position(self, alone: Drawn) -> float | None:
+    def bytes_per_position(self, alone: Sampled) -> float | None:
         """What a drafted position adds to a round of the target alone; None where none is drafted.
 
-        Its id, its law if one goes along, and its share of the verdict's accepted length.
+        Its id, its distribution if one goes along, and its share of the verdict's accepted length.
         """
         drafted = sum(sum(each.drafted_by_position) for each in self.answers)
         if not drafted or not alone.rounds:
@@ -140,12 +140,12 @@ class Drawn:
         return (self.bytes_per_round - alone.bytes_per_round) * self.rounds / drafted
 
     def save(self, path: Path, key: Mapping[str, Any]) -> None:
-        """key: all that decides what is drawn."""
+        """key: all that decides what is sampled."""
         told = {"key": key, "answers": [asdict(each) for each in self.answers]}
         path.write_text(json.dumps(told, default=str) + "\n")
 
     @classmethod
-    def load(cls, path: Path, key: Mapping[str, Any]) -> Drawn | None:
+    def load(cls, path: Path, key: Mapping[str, Any]) -> Sampled | None:
         """What was saved under the same key; None if nothing was."""
         if not path.exists():
             return None
@@ -165,35 +165,35 @@ def _summed(counts: Sequence[Sequence[int]]) -> list[int]:
     return [sum(each[i] for each in counts if i < len(each)) for i in range(longest)]
 
 
-async def draw(
+async def sample(
     client: Client,
-    asked: Sequence[Question],
+    asked: Sequence[TargetPrompt],
     way: Way,
     params: SamplingParams,
     tokens: int,
     max_new_tokens: int,
     streams: int,
     tell: Tell,
-) -> Drawn:
+) -> Sampled:
     """At least `tokens` tokens of text, the questions in turn, `streams` at a time."""
     answers: dict[int, Answer] = {}
     count = number = 0
 
     async def one(number: int) -> None:
         nonlocal count
-        question = asked[number % len(asked)]
+        target_prompt = asked[number % len(asked)]
         seed = number if way.seeded else None
         request = Request(
             max_new_tokens=max_new_tokens,
-            messages=question.messages,
-            prompt=question.beginning,
+            messages=target_prompt.messages,
+            prompt=target_prompt.beginning,
             draft_steps=way.draft_steps,
             bridge=way.bridge,
             rule=way.rule,
             sampling=SamplingParams(**{**vars(params), "seed": seed}),
         )
         output = await client.generate(request)
-        answers[number] = Answer.of(request, question, output)
+        answers[number] = Answer.of(request, target_prompt, output)
         count += len(output.token_ids)
         tell(f"{way.name}, temperature {params.temperature:g}", count, tokens)
 
@@ -208,13 +208,13 @@ async def draw(
             task.result()
     # Those that still run are awaited: stopping early would prefer short texts.
     await asyncio.gather(*running)
-    return Drawn(tuple(answer for _, answer in sorted(answers.items())))
+    return Sampled(tuple(answer for _, answer in sorted(answers.items())))
 
 
-def _opening_bytes(request: Request, question: Question, rule: AcceptanceRule) -> int:
+def _opening_bytes(request: Request, target_prompt: TargetPrompt, rule: AcceptanceRule) -> int:
     """Of the message by which the drafter opened the session of `request`."""
     spec = OpenSession(
-        question.ids,
+        target_prompt.ids,
         request.max_new_tokens,
         "0" * SHA256_DIGITS,
         rule=rule,

@@ -1,11 +1,11 @@
-"""Sampled text under the target's own law: is it as surprising as the law says it must be?
+"""Sampled text under the target's own distribution: is it as surprising as the distribution says it must be?
 
-For tokens x_t drawn from p_t, the sum of (-log p_t(x_t) - H(p_t)) has mean 0 and variance
+For tokens x_t sampled from p_t, the sum of (-log p_t(x_t) - H(p_t)) has mean 0 and variance
 sum of Var(-log p_t), whatever the prompts (each term has mean 0 given what came before), so that
 z = sum / sqrt(variance) is close to standard normal. A sampler that prefers the draft model's
 tokens, loses the temperature or tests with another q than it drew from is far out.
 
-Knows the model room and the law. Refuses to know who sampled.
+Knows the model room and the distribution. Refuses to know who sampled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """Sums over tokens, in nats. `impossible`: tokens that the law gives probability 0."""
+    """Sums over tokens, in nats. `impossible`: tokens that the distribution gives probability 0."""
 
     tokens: int
     surprise: float  # -log p of what was sampled
@@ -65,14 +65,14 @@ class Score:
 NOTHING = Score(0, 0.0, 0.0, 0.0, 0)
 
 
-def score_rows(law: Tensor, sampled: Tensor) -> Score:
-    """law: float [rows, vocab], each row p; sampled: int64 [rows]."""
-    law = law.to(torch.float64)
-    law = law / law.sum(dim=-1, keepdim=True)
-    surprise = -law.log()  # [rows, vocab]; infinite where p is 0
-    weighted = torch.where(law > 0, law * surprise, 0.0)
+def score_rows(distribution: Tensor, sampled: Tensor) -> Score:
+    """distribution: float [rows, vocab], each row p; sampled: int64 [rows]."""
+    distribution = distribution.to(torch.float64)
+    distribution = distribution / distribution.sum(dim=-1, keepdim=True)
+    surprise = -distribution.log()  # [rows, vocab]; infinite where p is 0
+    weighted = torch.where(distribution > 0, distribution * surprise, 0.0)
     entropy = weighted.sum(dim=-1)  # [rows]
-    second = torch.where(law > 0, law * surprise * surprise, 0.0).sum(dim=-1)
+    second = torch.where(distribution > 0, distribution * surprise * surprise, 0.0).sum(dim=-1)
     own = surprise.gather(1, sampled[:, None]).squeeze(1)
     possible = own.isfinite()
     return Score(
@@ -102,15 +102,15 @@ class Scorer:
         params: SamplingParams,
         tell: Callable[[int], None] = lambda done: None,
     ) -> Score:
-        """Of samples drawn with `params`, which adjust no logits (bias, penalties)."""
-        assert not params.adjusts and not params.greedy
+        """Of samples sampled with `params`, which adjust no logits (bias, penalties)."""
+        assert not params.processes_logits and not params.greedy
         total = NOTHING
         for done, sample in enumerate(samples):
             tell(done)
-            total += score_rows(self._law(sample, params), torch.tensor(sample.output))
+            total += score_rows(self._distribution(sample, params), torch.tensor(sample.output))
         return total
 
-    def _law(self, sample: Sample, params: SamplingParams) -> Tensor:
+    def _distribution(self, sample: Sample, params: SamplingParams) -> Tensor:
         """float32 [output, vocab]."""
         read = [*sample.prompt, *sample.output[:-1]]
         rows = len(sample.output)

@@ -103,10 +103,10 @@ def run_stages(
     from bench.device.budget import Budget
 
     shares = {**SECONDS, **ONLY_ASKED}
-    patience = 10 if bench.small else 1  # a GPU's time is counted, a small machine is just slow
+    timeout = 10 if bench.small else 1  # a GPU's time is counted, a small machine is just slow
     begin = end = time.monotonic()
     for name in names:
-        end += shares[name] * patience
+        end += shares[name] * timeout
         budget = Budget(end - time.monotonic())
         try:
             told = stage(name)(bench, budget)

@@ -24,21 +24,21 @@ from bench.device.clock import device
 from bench.device.parts.steps import SHAPES, SMALL, Steps
 from bench.device.table import tell
 from common.device.runtime import runtime_of
-from common.device.staging import Landing, Staging
+from common.device.staging import HostBuffer, Staging
 from common.kernels.interpreter import interpret
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
 from common.sampling.rules import AcceptanceRule
-from common.types import OpenSession, Proposal, SparseRow
-from drafter.engine.sampler import HostChoices, Question
-from drafter.engine.tokens import Draws
-from verifier.acceptance.sampler import HostDecisions
+from common.types import OpenSession, Proposal, SparseDistribution
+from drafter.engine.sampler import HostSampler, SamplerInput
+from drafter.engine.tokens import DraftSamplingParams
+from verifier.acceptance.sampler import HostAcceptanceSampler
 from verifier.batcher import Batch
 from verifier.engine import Limits, VerifierEngine
 from verifier.session import Session
-from verifier.startup import make_decisions
+from verifier.startup import make_acceptance_sampler
 
 PAGE_SIZE = 16
 PROMPT = (5, 17, 42, 99)
@@ -47,7 +47,7 @@ PROMPT = (5, 17, 42, 99)
 R = AcceptanceRule
 ASKED = [  # those with adjusted logits last, as a batcher has them
     (R.GREEDY, SamplingParams()),
-    (R.NO_Q, SamplingParams(temperature=0.8, top_p=0.9, seed=1)),
+    (R.TARGET_ONLY, SamplingParams(temperature=0.8, top_p=0.9, seed=1)),
     (R.REJECTION, SamplingParams(temperature=0.8, top_k=40, seed=2)),
     (R.REJECTION, SamplingParams(temperature=1.0, seed=3)),
     (R.COUPLED, SamplingParams(temperature=1.0, seed=4, min_p=0.01)),
@@ -60,13 +60,13 @@ def check_copies() -> dict[str, Any]:
     """What is sent arrives, and comes back."""
     place, runtime = device(), runtime_of(device())
     runtime.enter()
-    staging, landing = Staging(place, runtime, 64), Landing(64, torch.int64, runtime)
+    staging, host_buffer = Staging(place, runtime, 64), HostBuffer(64, torch.int64, runtime)
     right = True
     for turn in range(20):
         sent = [torch.arange(turn + 1), torch.rand(turn), torch.arange(turn) % 2 == 0]
         got = staging.send(sent)
         right &= all(torch.equal(a.cpu(), b) for a, b in zip(got, sent, strict=True))
-        right &= torch.equal(landing.fetch(got[0]), sent[0])
+        right &= torch.equal(host_buffer.fetch(got[0]), sent[0])
     return {"check": "copies", "right": right}
 
 
@@ -74,13 +74,13 @@ def check_steps(steps: Steps) -> dict[str, Any]:
     """Replayed and called, whole and in part: the same logits."""
     chunks = steps.chunks(len(steps.tables), 3)
     called = steps.model.forward(chunks).float().clone()
-    steps.model.record_steps(3 * len(chunks) + 1, steps.context + 16)
+    steps.model.capture_graphs(3 * len(chunks) + 1, steps.context + 16)
     replayed = steps.model.forward(chunks).float().clone()
     some = [type(one)(one.tokens, one.table, 1) for one in chunks]
     last = steps.model.forward(some).float()
     return {
         "check": "recorded steps",
-        "sizes": steps.model.recorded_sizes,
+        "sizes": steps.model.graph_sizes,
         "largest_difference": float((called - replayed).abs().max()),
         "right": bool(torch.equal(called.argmax(-1), replayed.argmax(-1)))
         and bool(torch.equal(last, replayed[2::3])),
@@ -94,12 +94,12 @@ def check_decisions(model: PagedModel) -> dict[str, Any]:
     logits[:, :8] += 6
     sessions = [_session(rule, params, [1, 2, 3]) for rule, params in ASKED]
     batch = Batch([], sessions, sessions)
-    decisions = make_decisions(
+    decisions = make_acceptance_sampler(
         model, len(logits), len(sessions), torch.ones(vocab, dtype=torch.bool)
     )
     decisions.warm_up()
-    got = decisions.decide(batch, logits.to(model.device))
-    wanted = HostDecisions(None).decide(batch, logits.float())
+    got = decisions.accept(batch, logits.to(model.device))
+    wanted = HostAcceptanceSampler(None).accept(batch, logits.float())
     differ = [
         index
         for index, (a, b) in enumerate(zip(got, wanted, strict=True))
@@ -112,14 +112,14 @@ def _session(rule: AcceptanceRule, params: SamplingParams, draft: list[int]) -> 
     mailbox: Any = SimpleNamespace(post=lambda result: None)
     spec = OpenSession(PROMPT, 50, "", rule=rule, sampling=params)
     made = Session(spec, PagePool(64, PAGE_SIZE), frozenset(), 200, mailbox)
-    row = SparseRow((1, 2, 3, 7), (0.25,) * 4)
+    row = SparseDistribution((1, 2, 3, 7), (0.25,) * 4)
     made.ask(draft, 0.0, [row] * len(draft) if rule is R.REJECTION else ())
     return made
 
 
-def check_choices(model: PagedModel) -> dict[str, Any]:
+def check_sampler(model: PagedModel) -> dict[str, Any]:
     """Draft tokens of every kind in one step, healing among them, against plain torch."""
-    from drafter.engine.device_sampler import DeviceChoices
+    from drafter.engine.device_sampler import DeviceSampler
 
     vocab = model.vocab_size
     ids = torch.arange(vocab)
@@ -134,23 +134,25 @@ def check_choices(model: PagedModel) -> dict[str, Any]:
         draft_extensions=lambda token: torch.arange(token + 1, token + 9),
     )
     plain = SamplingParams(temperature=0.8)
-    free = Draws(plain, Purpose.PROPOSE, 11, 40, 64, bridge.draft_ids, bridge.draft_ids)
+    free = DraftSamplingParams(
+        plain, Purpose.PROPOSE, 11, 40, 64, bridge.draft_ids, bridge.draft_ids
+    )
     filtered = SamplingParams(temperature=0.8, top_k=50)
-    coupled = Draws(
+    coupled = DraftSamplingParams(
         filtered, Purpose.COUPLED, 12, 40, 1024, bridge.noise_ids, bridge.noise_ids_after_space
     )
     asked = [
-        Question(1, 3, (), bridge.draft_real, None, None),
-        Question(2, 3, (), bridge.draft_spaced, None, None),
-        Question(1, 3, (4,), bridge.shared, free, None),
-        Question(2, 9, (), bridge.draft_spaced, coupled, None),
-        Question(1, 3, (4,), bridge.shared, coupled, None),
+        SamplerInput(1, 3, (), bridge.draft_real, None, None),
+        SamplerInput(2, 3, (), bridge.draft_spaced, None, None),
+        SamplerInput(1, 3, (4,), bridge.shared, free, None),
+        SamplerInput(2, 9, (), bridge.draft_spaced, coupled, None),
+        SamplerInput(1, 3, (4,), bridge.shared, coupled, None),
     ]
     logits = (3 * torch.randn(sum(each.rows for each in asked), vocab)).to(model.dtype)
-    choices = DeviceChoices(bridge, model.device, model.runtime, model.dtype, len(asked), 64)
-    choices.warm_up()
-    got = choices.choose(logits.to(model.device), asked)
-    wanted = HostChoices(bridge).choose(logits.float(), asked)
+    sampler_ = DeviceSampler(bridge, model.device, model.runtime, model.dtype, len(asked), 64)
+    sampler_.warm_up()
+    got = sampler_.choose(logits.to(model.device), asked)
+    wanted = HostSampler(bridge).choose(logits.float(), asked)
     differ = [
         index
         for index, (a, b) in enumerate(zip(got, wanted, strict=True))
@@ -165,9 +167,9 @@ async def check_engine(model: PagedModel, length: int, most_k: int) -> dict[str,
     pool = PagePool(sessions * 8, PAGE_SIZE)
     model.allocate(pool.num_pages, PAGE_SIZE)
     rows = sessions * (most_k + 1)
-    model.record_steps(rows, 128)
+    model.capture_graphs(rows, 128)
     limits = Limits(sessions, most_k, 100, rows, 64)
-    decisions = make_decisions(
+    decisions = make_acceptance_sampler(
         model, rows, sessions, torch.ones(model.vocab_size, dtype=torch.bool)
     )
     engine = VerifierEngine(model, pool, limits, frozenset(), None, 0, decisions)
@@ -217,7 +219,7 @@ def run(small: bool, say: Callable[[dict[str, Any]], None] = tell) -> list[dict[
         check_copies,
         lambda: check_steps(steps),
         lambda: check_decisions(model),
-        lambda: check_choices(model),
+        lambda: check_sampler(model),
         lambda: asyncio.run(check_engine(model, 4 if small else 60, 2 if small else 8)),
     ]
     found = []

@@ -29,10 +29,10 @@ VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.accept
     {"PROBE_WARPS": 16},
     {"SETTLE_WARPS": 2},
     {"SETTLE_WARPS": 8},
-    {"DRAW_WARPS": 4},
-    {"DRAW_WARPS": 16},
-    {"CHUNK": 2048, "DRAW_WARPS": 4},
-    {"CHUNK": 8192, "DRAW_WARPS": 16},
+    {"SAMPLE_WARPS": 4},
+    {"SAMPLE_WARPS": 16},
+    {"CHUNK": 2048, "SAMPLE_WARPS": 4},
+    {"CHUNK": 8192, "SAMPLE_WARPS": 16},
     {"PROGRAMS": 132},
     {"PROGRAMS": 528},
     {"PROGRAMS": 1056},
@@ -41,8 +41,8 @@ CONCERNS = {  # cases whose time a constant can change much
     "top-k top-p, q": ("NARROW_WARPS", "SETTLE_WARPS"),
     "top-p, no q": ("NARROW_WARPS", "SETTLE_WARPS", "PROGRAMS"),
     "top-p, flat": ("PROBE_WARPS", "PROGRAMS"),
-    "no filter, q": ("DRAW_WARPS", "CHUNK", "PROGRAMS"),
-    "coupled": ("DRAW_WARPS", "CHUNK", "PROGRAMS"),
+    "no filter, q": ("SAMPLE_WARPS", "CHUNK", "PROGRAMS"),
+    "coupled": ("SAMPLE_WARPS", "CHUNK", "PROGRAMS"),
 }
 
 
@@ -69,11 +69,11 @@ def launches(device: torch.device, budget: Budget) -> list[Row]:
 
 @contextmanager
 def _constants(variant: dict[str, int]) -> Iterator[None]:
-    from verifier.kernels import accept as decide
+    from verifier.kernels import accept as accept
     from verifier.kernels import workspace
 
     homes: list[tuple[Any, str]] = [
-        (home, name) for name in variant for home in (decide, workspace) if hasattr(home, name)
+        (home, name) for name in variant for home in (accept, workspace) if hasattr(home, name)
     ]
     usual = [getattr(home, name) for home, name in homes]
     try:
@@ -147,6 +147,6 @@ def profile(device: torch.device, budget: Budget) -> list[Row]:
                 for event in seen.key_averages()
                 if event.self_device_time_total > 0
             }
-            counts = {"flat": int(work.drawn[2])} if case else {}
+            counts = {"flat": int(work.sampled[2])} if case else {}
             found.append({"kernel": name, "rows": rows, **counts, **times})
     return found

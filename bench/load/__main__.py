@@ -85,7 +85,7 @@ def told(each: Report, cpu_ms: dict[str, float]) -> str:
     )
 
 
-def draw(path: Path, reports: list[Report], title: str, footnote: str) -> None:
+def sample(path: Path, reports: list[Report], title: str, footnote: str) -> None:
     """Percentiles of what a client waits for, and of what the services add to the models."""
     names = ("first_token", "between_rounds", "outside")
     lines = {
@@ -160,7 +160,7 @@ def main(
     console.print(shown(reports, title, caption))
     parts = [{**asdict(each), "cpu_ms_per_round": cpu} for each, cpu in found]
     results.write(folder / "load.json", machine, settings, loads=parts)
-    draw(folder / "load.png", reports, title, caption)
+    sample(folder / "load.png", reports, title, caption)
     console.print(f"[dim]results in {folder}[/dim]")
 
 

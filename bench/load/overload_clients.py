@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from client.client import Client, Request
-from client.results import Piece
+from client.results import TokenDelta
 from common.errors import IncompleteStream
 
 WITHOUT_HINT_S = 0.2  # what a client waits that wasn't told
@@ -57,7 +57,7 @@ async def attempt(client: Client, request: Request, expected: tuple[int, ...]) -
     """expected: the ids that the request gives when nobody disturbs it."""
     made = Attempt(time.monotonic())
 
-    def came(_: Piece) -> None:
+    def came(_: TokenDelta) -> None:
         made.token_s.append(time.monotonic())
 
     try:

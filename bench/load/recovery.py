@@ -27,7 +27,7 @@ from bench.support.tiny_services import Service, TinyServices, tiny_services
 from bench.support.watching import Told, told
 from client.client import Client, Request
 from common.device import native
-from common.telemetry.metrics import SESSIONS, VERIFIER_ROOM, VERIFIER_SECONDS
+from common.telemetry.metrics import SESSIONS, VERIFIER_SECONDS, VERIFIER_STAGE
 
 PART = 0.8  # of the time of undisturbed streams, in which the moment lies
 
@@ -57,7 +57,7 @@ def prefill_s(before: Told, after: Told) -> float | None:
         return values[1] - values[0]
 
     count = grown("_count", "forward")
-    return sum(grown("_sum", room) for room in VERIFIER_ROOM) / count if count else None
+    return sum(grown("_sum", room) for room in VERIFIER_STAGE) / count if count else None
 
 
 class Wave:

@@ -16,7 +16,7 @@ import grpc
 
 from bench.support.prompts import PROMPTS
 from client.client import Client, Output, Request
-from client.results import Piece, Statistics
+from client.results import Statistics, TokenDelta
 from common.errors import IncompleteStream
 from common.sampling.parameters import SamplingParams
 
@@ -66,7 +66,7 @@ def resumptions(statistics: Statistics) -> int:
 
 
 async def generate(client: Client, request: Request, expected: Ids, stream: Stream) -> None:
-    def came(_: Piece) -> None:
+    def came(_: TokenDelta) -> None:
         stream.token_s.append(time.monotonic())
         stream.begun.set()
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.support.watching import Taken
 
-AL_CHANGE = 0.10  # requests are drawn, so that two thirds don't have the same ones
+AL_CHANGE = 0.10  # requests are sampled, so that two thirds don't have the same ones
 MEMORY_GROWTH = 0.05  # allocators keep what they once had; more than this is a leak
 DESCRIPTOR_GROWTH = 4  # a client's new connection has some
 PAGE_GROWTH, PAGES = 0.25, 8  # in use at a moment: by chance long requests or short ones

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from bench.support.prompts import PROMPTS
-from client.client import Client, Piece, Request
+from client.client import Client, Request, TokenDelta
 from common.errors import IncompleteStream
 from common.types import Origin
 
@@ -31,7 +31,7 @@ LEFT_OVER_S = 120.0  # that a stream may take once no new ones begin
 
 @dataclass(frozen=True)
 class Mix:
-    """What is asked: lengths are drawn evenly between two bounds, the same ones by seed."""
+    """What is asked: lengths are sampled evenly between two bounds, the same ones by seed."""
 
     prompt_words: tuple[int, int] = (4, 120)
     output_tokens: tuple[int, int] = (16, 96)
@@ -117,7 +117,7 @@ async def _drive(load: Load, process: int, begin: float) -> list[StreamRecord]:
             await asyncio.gather(*loops)
         else:
             running = []
-            for at in _arrivals(load, process):
+            for at in _batching_delay(load, process):
                 await _until(begin + at)
                 one = _stream(client, next(requests), begin + at, records)
                 running.append(asyncio.create_task(one))
@@ -125,8 +125,8 @@ async def _drive(load: Load, process: int, begin: float) -> list[StreamRecord]:
     return records
 
 
-def _arrivals(load: Load, process: int) -> Iterator[float]:
-    """Poisson: gaps are drawn from an exponential law."""
+def _batching_delay(load: Load, process: int) -> Iterator[float]:
+    """Poisson: gaps are sampled from an exponential distribution."""
     rng = random.Random(load.mix.seed * 1000 + process + 500)
     at = rng.expovariate(load.per_s)
     while at < load.duration_s:
@@ -147,10 +147,10 @@ async def _stream(
     record = StreamRecord(intended, time.monotonic())
     records.append(record)
 
-    def came(piece: Piece) -> None:
+    def came(delta: TokenDelta) -> None:
         now = time.monotonic()
         record.token_s.append(now)
-        if piece.origin is Origin.VERIFIER:
+        if delta.origin is Origin.VERIFIER:
             record.round_s.append(now)
 
     try:

@@ -66,8 +66,8 @@ def drafter_hook() -> Callable[[], object]:
     told = StreamTelemetry(DrafterTelemetry(pair, DrafterConfig(), lambda: 0), session)
 
     def hook() -> None:
-        for room in statistics.room_s:
-            statistics.room_s[room] += 0.001
+        for room in statistics.stage_s:
+            statistics.stage_s[room] += 0.001
         statistics.wire_bytes += 60
         told.round(DRAFTED, VERDICT, BridgeMode.TEXT)
 

@@ -21,10 +21,10 @@ from rich.table import Table
 from bench.speed.measures import Run, Summary, summarise
 from bench.support import hardware, picture, results, tables
 from bench.support.progress import Tell, telling
-from bench.support.questions import Question, questions
 from bench.support.services import Services, run_of
+from bench.support.target_prompts import TargetPrompt, target_prompts
 from cli.fetching import fetch
-from client.client import Output, Piece
+from client.client import Output, TokenDelta
 from common.types import BridgeMode
 
 STREAMS = (1, 2, 4, 8, 16)
@@ -56,23 +56,25 @@ class Row:
 
 
 async def crowd(
-    services: Services, asked: list[Question], max_new_tokens: int, steps: int, mode: BridgeMode
+    services: Services, asked: list[TargetPrompt], max_new_tokens: int, steps: int, mode: BridgeMode
 ) -> Crowd:
     """All of `asked` at once."""
     began = time.monotonic()
     times: list[list[float]] = [[] for _ in asked]  # of each token, by stream
 
-    async def one(stream: int, question: Question) -> Output:
-        def piece(_: Piece) -> None:
+    async def one(stream: int, target_prompt: TargetPrompt) -> Output:
+        def delta(_: TokenDelta) -> None:
             times[stream].append(time.monotonic())
 
-        request = question.request(max_new_tokens, steps, mode, ignore_eos=True)
-        return await services.clients[0].generate(request, piece)
+        request = target_prompt.request(max_new_tokens, steps, mode, ignore_eos=True)
+        return await services.clients[0].generate(request, delta)
 
-    outputs = await asyncio.gather(*(one(i, question) for i, question in enumerate(asked)))
+    outputs = await asyncio.gather(
+        *(one(i, target_prompt) for i, target_prompt in enumerate(asked))
+    )
     runs = tuple(
-        run_of(mode.value if steps else "target alone", steps, question, output)
-        for question, output in zip(asked, outputs, strict=True)
+        run_of(mode.value if steps else "target alone", steps, target_prompt, output)
+        for target_prompt, output in zip(asked, outputs, strict=True)
     )
     count = sum(len(run.token_ids) for run in runs)
     return Crowd(
@@ -124,7 +126,7 @@ async def measure(
 ) -> list[Crowd]:
     """Every number of streams, with and without drafts by turns, again and again."""
     tokens, mode = options["max_new_tokens"], BridgeMode(options["bridge"])
-    asked = questions(services.files, max(counts))
+    asked = target_prompts(services.files, max(counts))
     for steps in (0, options["draft_steps"]):
         await crowd(services, asked[:1], 8, steps, mode)  # pays for what is made only once
     found = []

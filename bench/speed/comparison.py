@@ -18,8 +18,8 @@ from bench.speed.measures import Divergence, Run, divergences, ratio, summarise,
 from bench.speed.schedule import ALONE, ASSISTED, NO_LOOKUP, PLAIN, Cell, cells, estimate_s, order
 from bench.speed.transformers_baseline import TransformersBaseline
 from bench.support.progress import Tell
-from bench.support.questions import Question, questions
 from bench.support.services import Services
+from bench.support.target_prompts import TargetPrompt, target_prompts
 
 WARM_UP_TOKENS = 8
 
@@ -94,7 +94,7 @@ async def compare(
             "target_row_invariant": services.row_invariant,
             "eos_ids": sorted(services.eos_ids),
         }
-        asked = questions(services.files, plan.prompts)
+        asked = target_prompts(services.files, plan.prompts)
         todo = cells(
             services.modes,
             plan.steps,
@@ -138,37 +138,42 @@ async def _run(
     services: Services,
     baseline: TransformersBaseline | None,
     cell: Cell,
-    question: Question,
+    target_prompt: TargetPrompt,
     plan: Plan,
 ) -> Run:
     if cell.mode is not None:
         return await services.run(
-            cell.system, question, plan.max_new_tokens, cell.draft_steps, cell.mode, cell.lookup
+            cell.system,
+            target_prompt,
+            plan.max_new_tokens,
+            cell.draft_steps,
+            cell.mode,
+            cell.lookup,
         )
     assert baseline is not None
     kind = "assisted" if cell.system == ASSISTED else "plain"
-    run = await baseline.run(kind, question, plan.max_new_tokens)
+    run = await baseline.run(kind, target_prompt, plan.max_new_tokens)
     return replace(run, system=cell.system)
 
 
 async def _warm_up(
-    services: Services, baseline: TransformersBaseline | None, question: Question
+    services: Services, baseline: TransformersBaseline | None, target_prompt: TargetPrompt
 ) -> float:
     """The first request pays for what is made only once. Returns tokens/s of the target alone."""
     for mode in services.modes:
-        await services.run("warm-up", question, WARM_UP_TOKENS, 3, mode)
-    await services.run("warm-up", question, WARM_UP_TOKENS, 3, services.modes[0], lookup=False)
-    alone = await services.run("warm-up", question, WARM_UP_TOKENS, 0, services.modes[0])
+        await services.run("warm-up", target_prompt, WARM_UP_TOKENS, 3, mode)
+    await services.run("warm-up", target_prompt, WARM_UP_TOKENS, 3, services.modes[0], lookup=False)
+    alone = await services.run("warm-up", target_prompt, WARM_UP_TOKENS, 0, services.modes[0])
     if baseline is not None:
-        await baseline.run("assisted", question, 2)
+        await baseline.run("assisted", target_prompt, 2)
     return alone.committed / alone.round_s if alone.committed else 1.0
 
 
 async def _compare_ids(
-    measured: Measured, baseline: TransformersBaseline | None, asked: Sequence[Question]
+    measured: Measured, baseline: TransformersBaseline | None, asked: Sequence[TargetPrompt]
 ) -> dict[str, list[Divergence]]:
     """By system; with the logit gap where transformers is there to tell it."""
-    prompts = {question.name: question.ids for question in asked}
+    prompts = {target_prompt.name: target_prompt.ids for target_prompt in asked}
     alone = {run.prompt: run.token_ids for run in measured.of(ALONE, 0)}
     found: dict[str, list[Divergence]] = {}
     for system, steps in dict.fromkeys((run.system, run.draft_steps) for run in measured.runs):

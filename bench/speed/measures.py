@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-MODEL_ROOMS = ("draft_model", "verifier_forward")
-QUEUE_ROOMS = ("draft_queue", "verifier_queue")
+MODEL_STAGES = ("draft_model", "verifier_forward")
+QUEUE_STAGES = ("draft_queue", "verifier_queue")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Run:
     first_run: int = 1  # tokens that came with the first pass
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
-    room_s: dict[str, float] = field(default_factory=dict)
+    stage_s: dict[str, float] = field(default_factory=dict)
     wire_bytes: int = 0
     rounds_by_mode: dict[str, int] = field(default_factory=dict)
     steps_by_round: tuple[int, ...] = ()  # draft steps counted, where a system doesn't promise them
@@ -59,7 +59,7 @@ class Summary:
     tokens_per_s: float
     mean_time_to_first_token_s: float
     wire_bytes_per_token: float
-    room_ms_per_round: dict[str, float]
+    stage_ms_per_round: dict[str, float]
     round_ms: float
     model_share: float  # of the rounds' time: both models' forward passes
     queue_share: float  # waiting for a model's thread, and what it does beside the passes
@@ -72,13 +72,13 @@ def summarise(runs: Sequence[Run]) -> Summary:
     assert runs and len({(run.system, run.draft_steps) for run in runs}) == 1
     rounds = sum(run.rounds for run in runs)
     seconds = sum(run.round_s for run in runs)
-    rooms: Counter[str] = Counter()
+    stages: Counter[str] = Counter()
     modes: Counter[str] = Counter()
     for run in runs:
-        rooms.update(run.room_s)
+        stages.update(run.stage_s)
         modes.update(run.rounds_by_mode)
-    models = _share(sum(rooms[room] for room in MODEL_ROOMS), seconds)
-    queues = _share(sum(rooms[room] for room in QUEUE_ROOMS), seconds)
+    models = _share(sum(stages[room] for room in MODEL_STAGES), seconds)
+    queues = _share(sum(stages[room] for room in QUEUE_STAGES), seconds)
     tokens = sum(len(run.token_ids) for run in runs)
     return Summary(
         system=runs[0].system,
@@ -91,11 +91,11 @@ def summarise(runs: Sequence[Run]) -> Summary:
         tokens_per_s=tokens_per_s(runs),
         mean_time_to_first_token_s=sum(run.time_to_first_token_s for run in runs) / len(runs),
         wire_bytes_per_token=sum(run.wire_bytes for run in runs) / tokens,
-        room_ms_per_round={room: 1e3 * _share(s, rounds) for room, s in rooms.items()},
+        stage_ms_per_round={room: 1e3 * _share(s, rounds) for room, s in stages.items()},
         round_ms=1e3 * _share(seconds, rounds),
         model_share=models,
         queue_share=queues,
-        outside_share=1 - models - queues if rooms else 0.0,
+        outside_share=1 - models - queues if stages else 0.0,
         rounds_by_mode=dict(modes),
     )
 

@@ -37,7 +37,7 @@ TARGET = ModelShape("target", 768, 3072, 8, 12, 4, False, 2048)
 DRAFT = ModelShape("draft", 384, 1024, 4, 6, 2, True, 2048)
 WAYS = ("off", "on")
 RATES = (0.6, 0.8, 0.9)
-OUTCOMES = RUN_AHEAD.labels["outcome"]
+OUTCOMES = RUN_AHEAD.labels["output"]
 PROMPT, START_S = 64, 120.0
 
 
@@ -52,7 +52,7 @@ class Row:
     mean_acceptance_length: float
     round_ms: float
     tokens_per_s: float
-    outcomes: dict[str, float]  # of what was drafted ahead, shares
+    outputs: dict[str, float]  # of what was drafted ahead, shares
     equal: bool  # to the target alone's output
 
 
@@ -66,7 +66,7 @@ def row_of(
     seconds = sum(each.total_s - each.time_to_first_token_s for each in every)
     committed = sum(len(output.token_ids) - 1 for outputs in runs for output in outputs)
     rates = [sum(output.statistics.tokens_per_s for output in outputs) for outputs in runs]
-    met = {o: after(RUN_AHEAD, outcome=o) - before(RUN_AHEAD, outcome=o) for o in OUTCOMES}
+    met = {o: after(RUN_AHEAD, output=o) - before(RUN_AHEAD, output=o) for o in OUTCOMES}
     whole = max(1.0, sum(met.values()))
     same = all(
         one.token_ids == other.token_ids
@@ -78,7 +78,7 @@ def row_of(
         mean_acceptance_length=committed / rounds,
         round_ms=seconds / rounds * 1e3,
         tokens_per_s=statistics.median(rates),
-        outcomes={name: count / whole for name, count in met.items()},
+        outputs={name: count / whole for name, count in met.items()},
         equal=same,
     )
 
@@ -92,7 +92,7 @@ def shown(rows: list[Row], title: str, caption: str) -> Table:
             for each in rows
             if each.run_ahead == "off" and (each.streams, each.rate) == (row.streams, row.rate)
         )
-        shares = [f"{row.outcomes[name]:.0%}" if row.run_ahead == "on" else "" for name in OUTCOMES]
+        shares = [f"{row.outputs[name]:.0%}" if row.run_ahead == "on" else "" for name in OUTCOMES]
         made.add_row(
             str(row.streams),
             f"{row.rate:g}",

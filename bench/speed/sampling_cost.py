@@ -1,9 +1,9 @@
 """`python -m bench.speed.sampling_cost`: the cost of sampling beside the pass.
 
 One pass over four rows of each session, and decisions on the logits that it gave, by every rule at
-temperature 1 without filters: the dearest law, as every id of the vocabulary takes part. All drafts
-stand under `coupled` and `rejection`, so that every row is decided. Knows the model room and the
-decision. Refuses to know services.
+temperature 1 without filters: the dearest distribution, as every id of the vocabulary takes part.
+All drafts stand under `coupled` and `rejection`, so that every row is decided. Knows the model room
+and the decision. Refuses to know services.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Row:
     sessions: int
     rule: str
     pass_ms: float
-    decide_ms: float
+    accept_ms: float
     noise_ms: float
 
     @property
     def noise_share(self) -> float:
         """Of the target's side of a round: its pass and its decision."""
-        return self.noise_ms / (self.pass_ms + self.decide_ms)
+        return self.noise_ms / (self.pass_ms + self.accept_ms)
 
 
 def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
@@ -51,10 +51,10 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     from bench.device.parts.acceptance_twin import sampling
     from common.kv.pages import PagePool
     from common.model.batch import Chunk
-    from common.sampling.distribution import draw
+    from common.sampling.distribution import sample
     from common.sampling.rng import Purpose, exponential
-    from verifier.acceptance.batch import Rule, SparseQ
-    from verifier.acceptance.rules import decide
+    from verifier.acceptance.batch import Rule, SparseDistributions
+    from verifier.acceptance.rules import accept
 
     rows, vocab = DRAFTS + 1, model.vocab_size
     pool = PagePool(sessions * -(-(context + rows) // PAGE_SIZE), PAGE_SIZE)
@@ -74,16 +74,16 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     step = torch.arange(rows).repeat(sessions)
     likeliest = p.topk(SLOTS, dim=-1)
     drafts = {
-        Rule.NO_Q: likeliest.indices[:, 0],
+        Rule.TARGET_ONLY: likeliest.indices[:, 0],
         Rule.REJECTION: likeliest.indices[:, 0],
-        Rule.COUPLED: draw(p, seed.repeat_interleave(rows), context + step, Purpose.COUPLED),
+        Rule.COUPLED: sample(p, seed.repeat_interleave(rows), context + step, Purpose.COUPLED),
     }
-    q = SparseQ(likeliest.indices.int(), likeliest.values)
+    q = SparseDistributions(likeliest.indices.int(), likeliest.values)
     ids = torch.arange(vocab)
 
     def deciding(rule: Rule) -> Callable[[], object]:
         batch = sampling(sessions, vocab, rule=int(rule), seed=seed, first_position=context)
-        return lambda: decide(logits, drafts[rule], offsets, batch, q)
+        return lambda: accept(logits, drafts[rule], offsets, batch, q)
 
     def drawing(times: int, purpose: Purpose) -> Callable[[], object]:
         def run() -> None:
@@ -93,7 +93,7 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
         return run
 
     made: Calls = {"pass": lambda: model.forward(chunks)}
-    for rule in (Rule.NO_Q, Rule.REJECTION, Rule.COUPLED):
+    for rule in (Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED):
         made[rule.name] = deciding(rule)
     made["noise of one row"] = drawing(1, Purpose.SAMPLE)
     made["noise of all rows"] = drawing(rows, Purpose.COUPLED)
@@ -113,11 +113,11 @@ def measure(calls: Calls, repeats: int) -> dict[str, float]:
 
 
 def rows_of(sessions: int, ms: dict[str, float]) -> list[Row]:
-    """A session without a seed draws one row a round; a seeded one every row that it reaches."""
+    """A session without a seed samples one row a round; a seeded one every row that it reaches."""
     one, every = ms["noise of one row"], ms["noise of all rows"]
     return [
         Row(sessions, rule, ms["pass"], ms[rule], every if rule == "COUPLED" else one)
-        for rule in ("NO_Q", "REJECTION", "COUPLED")
+        for rule in ("TARGET_ONLY", "REJECTION", "COUPLED")
     ]
 
 
@@ -125,7 +125,7 @@ def shown(rows: list[Row], title: str, caption: str) -> Table:
     headings = ["sessions", "rule", "pass ms", "decision ms", "random numbers ms", "their share"]
     made = tables.table(title, headings, caption)
     for row in rows:
-        ms = (f"{each:.1f}" for each in (row.pass_ms, row.decide_ms, row.noise_ms))
+        ms = (f"{each:.1f}" for each in (row.pass_ms, row.accept_ms, row.noise_ms))
         rule = row.rule.lower().replace("_", "-")
         made.add_row(str(row.sessions), rule, *ms, f"{row.noise_share:.1%}")
     return made
@@ -158,7 +158,7 @@ def main(
     console.print(shown(found, f"Deciding on {target}, temperature 1, no filters", caption))
     chosen = results.folder(out, target)
     settings: dict[str, Any] = {"target": target, "context": context, "repeats": repeats}
-    results.write(chosen / "draws.json", machine, settings, rows=[vars(row) for row in found])
+    results.write(chosen / "samples.json", machine, settings, rows=[vars(row) for row in found])
     console.print(f"[dim]results in {chosen}[/dim]")
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 import click
 
 from bench.speed.measures import Run
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from common.device import native
 
 LINE_LIMIT = 1 << 20
@@ -72,27 +72,27 @@ class TransformersBaseline:
     ) -> None:
         await self._end()
 
-    async def run(self, system: str, question: Question, max_new_tokens: int) -> Run:
+    async def run(self, system: str, target_prompt: TargetPrompt, max_new_tokens: int) -> Run:
         """system: assisted or plain."""
         assisted = system == "assisted"
         answer = await self._ask(
             call="generate",
-            ids=question.ids,
+            ids=target_prompt.ids,
             max_new_tokens=max_new_tokens,
             eos_ids=self._eos_ids,
             assisted=assisted,
             bridged=self._bridged,
         )
-        return run_of(system, self._steps if assisted else 0, question.name, answer)
+        return run_of(system, self._steps if assisted else 0, target_prompt.name, answer)
 
     async def logit_gap(self, ids: tuple[int, ...], first: int, second: int) -> float:
         """By transformers' own forward pass; 0 is a tie."""
         answer = await self._ask(call="logit_gap", ids=ids, first=first, second=second)
         return float(answer["logit_gap"])
 
-    async def _ask(self, **question: Any) -> dict[str, Any]:
+    async def _ask(self, **target_prompt: Any) -> dict[str, Any]:
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.write(json.dumps(target_prompt).encode() + b"\n")
         await self._process.stdin.drain()
         return await self._answer()
 

@@ -103,7 +103,7 @@ ENGLISH = (
         "Dear Anna,\n\nI hope this message finds you well. I am writing to ask whether",
     ),
     Prompt(
-        "history",
+        "token_counts",
         "Summarise the causes of the First World War in a few sentences.",
         "The main causes of the First World War were",
     ),

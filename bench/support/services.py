@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.status import Status
 
 from bench.speed.measures import Run
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from cli.children import Child, free_addresses
 from client.client import Client, Output, Pair, Statistics
 from common.rpc.channel import open_channel
@@ -99,7 +99,7 @@ class Services:
     async def run(
         self,
         system: str,
-        question: Question,
+        target_prompt: TargetPrompt,
         max_new_tokens: int,
         steps: int,
         mode: BridgeMode,
@@ -107,28 +107,28 @@ class Services:
     ) -> Run:
         """One question, alone; `steps` 0 is the target alone."""
         client = self.clients[0 if lookup else 1]
-        output = await client.generate(question.request(max_new_tokens, steps, mode))
-        if output.statistics.prompt_tokens != len(question.ids):
+        output = await client.generate(target_prompt.request(max_new_tokens, steps, mode))
+        if output.statistics.prompt_tokens != len(target_prompt.ids):
             raise RuntimeError(
-                f"{question.name}: the drafter reads the prompt in other ids than us"
+                f"{target_prompt.name}: the drafter reads the prompt in other ids than us"
             )
-        return run_of(system, steps, question, output)
+        return run_of(system, steps, target_prompt, output)
 
 
-def run_of(system: str, steps: int, question: Question, output: Output) -> Run:
+def run_of(system: str, steps: int, target_prompt: TargetPrompt, output: Output) -> Run:
     """What the drafter measured, in the words that all systems share."""
     statistics: Statistics = output.statistics
     return Run(
         system=system,
         draft_steps=steps,
-        prompt=question.name,
+        prompt=target_prompt.name,
         token_ids=output.token_ids,
         rounds=statistics.rounds,
         drafted_by_position=statistics.drafted_by_position,
         accepted_by_position=statistics.accepted_by_position,
         time_to_first_token_s=statistics.time_to_first_token_s,
         total_s=statistics.total_s,
-        room_s=statistics.room_s,
+        stage_s=statistics.stage_s,
         wire_bytes=statistics.wire_bytes,
         rounds_by_mode={
             "intersection": statistics.intersection_rounds,

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from bench.speed.measures import Divergence, Summary
 
-ROOMS = (
+STAGES = (
     ("draft_model", "draft model"),
     ("draft_queue", "draft queue"),
     ("bridge", "bridge"),
     ("verifier_queue", "verifier queue"),
     ("verifier_forward", "target model"),
-    ("verifier_decide", "decide"),
+    ("verifier_accept", "accept"),
     ("network", "network"),
     ("detokenize", "text"),
 )
@@ -66,19 +66,19 @@ def systems_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str) -
     return made
 
 
-def rooms_table(summaries: Sequence[Summary], title: str, caption: str = "") -> Table:
+def stages_table(summaries: Sequence[Summary], title: str, caption: str = "") -> Table:
     """Milliseconds of a round in each room, and the shares."""
-    names = [name for _, name in ROOMS]
+    names = [name for _, name in STAGES]
     shares = ["models", "queues", "outside"]
     made = table(title, ["system", "k", "ms per round", *names, *shares], caption)
     for one in summaries:
-        if not one.room_ms_per_round:
+        if not one.stage_ms_per_round:
             continue
         made.add_row(
             one.system,
             str(one.draft_steps),
             f"{one.round_ms:.1f}",
-            *[f"{one.room_ms_per_round.get(room, 0.0):.1f}" for room, _ in ROOMS],
+            *[f"{one.stage_ms_per_round.get(room, 0.0):.1f}" for room, _ in STAGES],
             f"{one.model_share:.1%}",
             f"{one.queue_share:.1%}",
             f"{one.outside_share:.1%}",

@@ -147,7 +147,7 @@ def _side(side: Vocabulary) -> SideReport:
 def _map(bridge: Bridge) -> MapReport:
     target, draft = bridge.target, bridge.draft
     shared: list[int] = bridge.shared.nonzero().flatten().tolist()
-    twins = {bridge.twin(draft_id) for draft_id in shared}
+    twins = {bridge.mapped_id(draft_id) for draft_id in shared}
     sample = target.encode_bytes(SAMPLE.encode()) or target.encode_prompt(SAMPLE)
     crossing = sum(bridge.to_draft(token_id) is not None for token_id in sample)
     return MapReport(

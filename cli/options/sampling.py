@@ -1,4 +1,4 @@
-"""The flags of `crossdraft generate` that say how tokens are drawn, and the values they make.
+"""The flags of `crossdraft generate` that say how tokens are sampled, and the values they make.
 
 Knows names, meanings and which flags may come more than once. Refuses to know ranges
 (common/sampling/parameters.py) and what the drafter makes of them.
@@ -35,7 +35,7 @@ _OPTIONS = (
     click.option(
         "--temperature",
         type=float,
-        help="Above 0, tokens are drawn: below 1 likely ones more often, above 1 less. Left out "
+        help="Above 0, tokens are sampled: below 1 likely ones more often, above 1 less. Left out "
         "or 0, the likeliest is taken each time.",
     ),
     click.option("--top-k", type=int, help="Draw from the K likeliest tokens only."),

@@ -34,7 +34,7 @@ class Memory:
     own: int
 
 
-class Mark(Protocol):
+class Event(Protocol):
     """A place in the device's work."""
 
     def record(self) -> None:
@@ -43,7 +43,7 @@ class Mark(Protocol):
     def wait(self) -> None:
         """Wait until the device has come to it; not at all if it was never recorded."""
 
-    def seconds_since(self, earlier: Mark) -> float:
+    def seconds_since(self, earlier: Event) -> float:
         """On the device, between two marks that it has passed."""
 
 
@@ -58,7 +58,7 @@ class Runtime(Protocol):
     def check(self) -> None:
         """Raise if the device can do nothing more: after some errors a process has lost it."""
 
-    def mark(self) -> Mark: ...
+    def mark(self) -> Event: ...
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """What does `step`'s work again, over the same memory."""
@@ -72,7 +72,7 @@ class Runtime(Protocol):
         """Wait for everything and give back what nobody holds any more."""
 
 
-class CudaMark:
+class CudaEvent:
     """An event of the current stream."""
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class CudaMark:
     def wait(self) -> None:
         self._event.synchronize()
 
-    def seconds_since(self, earlier: Mark) -> float:
-        assert isinstance(earlier, CudaMark)
+    def seconds_since(self, earlier: Event) -> float:
+        assert isinstance(earlier, CudaEvent)
         return earlier._event.elapsed_time(self._event) / 1e3
 
 
@@ -104,8 +104,8 @@ class Cuda:
     def check(self) -> None:
         torch.cuda.synchronize(self._device)
 
-    def mark(self) -> CudaMark:
-        return CudaMark()
+    def mark(self) -> CudaEvent:
+        return CudaEvent()
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """All recorded steps share one pool of memory: they never run at once.
@@ -134,7 +134,7 @@ class Cuda:
         torch.cuda.empty_cache()
 
 
-class CalledMark:
+class EagerEvent:
     """The host's clock: what is called has happened when the call is over."""
 
     def __init__(self) -> None:
@@ -145,12 +145,12 @@ class CalledMark:
 
     def wait(self) -> None: ...
 
-    def seconds_since(self, earlier: Mark) -> float:
-        assert isinstance(earlier, CalledMark)
+    def seconds_since(self, earlier: Event) -> float:
+        assert isinstance(earlier, EagerEvent)
         return self._at - earlier._at
 
 
-class Called:
+class EagerRuntime:
     """No GPU: tensors in the host's memory, steps called instead of replayed."""
 
     pinned = False
@@ -159,8 +159,8 @@ class Called:
 
     def check(self) -> None: ...
 
-    def mark(self) -> CalledMark:
-        return CalledMark()
+    def mark(self) -> EagerEvent:
+        return EagerEvent()
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         return step
@@ -176,7 +176,7 @@ class Called:
 
 def runtime_of(device: torch.device) -> Runtime:
     """The device's runtime; one for each model, since recorded steps share memory through it."""
-    return Cuda(device) if device.type == "cuda" else Called()
+    return Cuda(device) if device.type == "cuda" else EagerRuntime()
 
 
 def visible_cards() -> list[Card]:

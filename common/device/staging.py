@@ -61,7 +61,7 @@ class Staging:
         ]
 
 
-class Landing:
+class HostBuffer:
     """Room on the host for what comes back: one copy, and then one wait, whose end is `landed`."""
 
     def __init__(self, size: int, dtype: torch.dtype, runtime: Runtime) -> None:

@@ -21,7 +21,7 @@ from common.model.paged_model import PagedModel
 
 log = logging.getLogger(__name__)
 
-MOST_RECORDED = (
+MAX_GRAPH_ROWS = (
     512  # rows; longer batches are prefills, whose launches cost little beside their work
 )
 # The CUDA context, libraries, what a graph takes outside of torch's count, and batches that are
@@ -30,7 +30,7 @@ MARGIN_BYTES = 2 << 30
 MIB = 1 << 20
 
 
-class RoomSettings(Protocol):
+class KvMemorySettings(Protocol):
     """What either service is told about its memory."""
 
     @property
@@ -47,9 +47,9 @@ class RoomSettings(Protocol):
         """
 
 
-def make_room(
+def profile_kv_memory(
     model: PagedModel,
-    settings: RoomSettings,
+    settings: KvMemorySettings,
     *,
     context: int,
     most_rows: int,
@@ -65,12 +65,12 @@ def make_room(
         return make_pool(model, page_size, memory_mib, max_sessions, context, shrink=shrink)
     runtime = model.runtime
     runtime.limit(fraction)
-    rows = min(most_rows, MOST_RECORDED)
+    rows = min(most_rows, MAX_GRAPH_ROWS)
     runtime.settle()
     before = runtime.memory()
     try:
         model.allocate(1, page_size)
-        model.record_steps(rows, context, largest_only=True)
+        model.capture_graphs(rows, context, largest_only=True)
     except torch.OutOfMemoryError as cause:
         raise ConfigError(
             f"gpu_memory_fraction is {fraction}, {int(fraction * before.total) // MIB} MiB; "
@@ -84,12 +84,12 @@ def make_room(
         model, page_size, memory_mib, max_sessions, context, shrink=shrink, budget=budget
     )
     began = time.monotonic()
-    model.record_steps(rows, min(context, pool.capacity_tokens), _tell)
+    model.capture_graphs(rows, min(context, pool.capacity_tokens), _tell)
     after = runtime.memory()
     log.info(
         "%d steps recorded in %.1f s; of the GPU's %d MiB this process holds %d, weights and "
         "%d MiB for steps included (gpu_memory_fraction allows %d), and %d are free",
-        model.recorded_sizes,
+        model.graph_sizes,
         time.monotonic() - began,
         after.total // MIB,
         after.own // MIB,

@@ -1,4 +1,4 @@
-"""Sequences of tokens over KV pages, and how their pending tokens are packed into one ragged batch.
+"""Sequences of tokens over KV pages, and how their pending tokens are packed into one variable-length batch.
 
 Both engines schedule through here: the verifier checks proposals with it, the drafter takes draft
 steps with it. Knows pages, budgets and who gives way under pressure. Refuses to know why a sequence

@@ -21,7 +21,7 @@ class EngineTelemetry:
         engine: str,
         pool: PagePool,
         waiting: Callable[[], int],
-        unrecorded: Callable[[], int] = lambda: 0,
+        eager: Callable[[], int] = lambda: 0,
     ) -> None:
         """waiting: how many sessions have work that no finished pass has done.
 
@@ -32,7 +32,7 @@ class EngineTelemetry:
         self._rows = self.registry.histogram(metrics.BATCH_ROWS)
         self._sessions = self.registry.histogram(metrics.BATCH_SESSIONS)
         self._failed = self.registry.counter(metrics.FAILED_PASSES)
-        self.registry.read(metrics.UNRECORDED_PASSES, lambda: {(): unrecorded()})
+        self.registry.read(metrics.EAGER_PASSES, lambda: {(): eager()})
         self.registry.read(metrics.WAITING, lambda: {(): waiting()})
         self.registry.read(metrics.PREEMPTIONS, lambda: {(): pool.preemptions})
         self.registry.read(

@@ -60,7 +60,9 @@ def floor_for_mass(highest, ratio, top, scale, rest, others, BLOCK: tl.constexpr
         far = tl.where(light, middle, far)
         near = tl.where(light, near, middle)
     floor = top - far / scale
-    floor -= (tl.abs(top) + tl.abs(floor)) * 1e-6  # the law's own rounding may not matter here
+    floor -= (
+        tl.abs(top) + tl.abs(floor)
+    ) * 1e-6  # the distribution's own rounding may not matter here
     return tl.where(far < 64.0, floor, float("-inf"))
 
 

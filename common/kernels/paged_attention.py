@@ -1,4 +1,4 @@
-"""Attention of ragged query rows over paged keys and values, on the device.
+"""Attention of variable-length query rows over paged keys and values, on the device.
 
 Knows: tiles of query rows, splits of the context, and how split results merge. Refuses to know
 sessions, models and how pages are owned; common/model/batch.py says which rows and splits there

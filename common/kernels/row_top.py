@@ -1,4 +1,4 @@
-"""What a scan's parts say of a whole row: its maximum, whose that is, and whether it has a law.
+"""What a scan's parts say of a whole row: its maximum, whose that is, and whether it has a distribution.
 
 A row whose maximum isn't finite has none: a NaN or +inf is among its logits, or no id may come. Its
 token is NO_TOKEN, which kernels hand on instead of an id, and who fetches their results turns into
@@ -17,8 +17,8 @@ _NO_TOKEN = tl.constexpr(NO_TOKEN)
 
 
 @triton.jit
-def is_law(top):
-    """Whether a row with that maximum has a law: no NaN, no +inf, and an id that may come."""
+def is_finite(top):
+    """Whether a row with that maximum has a distribution: no NaN, no +inf, and an id that may come."""
     return (top > float("-inf")) & (top < float("inf"))
 
 
@@ -47,7 +47,7 @@ def row_argmax(
 ):
     """The lowest id that has the row's maximum, and that: only its block is read again.
 
-    NO_TOKEN where the row has no law.
+    NO_TOKEN where the row has no distribution.
     """
     top, all_tops = row_top(tops, row, stride, chunks, PARTS)
     part = tl.arange(0, PARTS)
@@ -56,4 +56,4 @@ def row_argmax(
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = logits_at(logits, row, row_stride, ids, ids < width, exists, HAS_MASK)
     token = tl.min(tl.where(x == top, ids, 0x7FFFFFFF), 0)
-    return tl.where(is_law(top), token, _NO_TOKEN), top
+    return tl.where(is_finite(top), token, _NO_TOKEN), top

@@ -7,8 +7,8 @@ many times that maximum's the block's whole mass is. The last two make filters c
 how many ids and how much mass lie under a value, so that the few blocks over it alone are read
 again (common/kernels/candidates.py). Chunks never depend on the batch, so neither does a sum.
 
-A chunk with a NaN has the maximum +inf: whoever takes the row's maximum learns that no law follows
-from it (common/kernels/row_top.py), without another look.
+A chunk with a NaN has the maximum +inf: whoever takes the row's maximum learns that no distribution
+follows from it (common/kernels/row_top.py), without another look.
 
 Both services use this. Refuses to know sessions, rules, drafts and randomness.
 """
@@ -26,8 +26,8 @@ CHUNK = 8192  # ids per program: four 16-byte loads in flight per thread of 8 wa
 BLOCK = 64  # ids per block: 1/32 of a bf16 row is written back, for filtered rows only
 WARPS = 8
 
-# What a row asks for (int32 in `kinds`). LAWLESS: what SAMPLED or FILTERED rows turn out to be.
-UNUSED, ARGMAX, SAMPLED, FILTERED, LAWLESS = 0, 1, 2, 3, 4
+# What a row asks for (int32 in `kinds`). INVALID_LOGITS: what SAMPLED or FILTERED rows turn out to be.
+UNUSED, ARGMAX, SAMPLED, FILTERED, INVALID_LOGITS = 0, 1, 2, 3, 4
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 
 

@@ -1,4 +1,4 @@
-"""A ragged batch as flat arrays: what each row, tile and split is, for kernels to read.
+"""A variable-length batch as flat arrays: what each row, tile and split is, for kernels to read.
 
 Knows chunks, pages, and how tiles and splits are numbered. Refuses to know tensors' devices and
 what is computed. Everything is int32, since it is copied to the device in every step.
@@ -32,7 +32,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class RaggedRows:
+class FlatBatch:
     """One batch. A tile holds consecutive rows of one chunk; an item is one split of one tile."""
 
     ids: Ints  # [rows]
@@ -64,7 +64,7 @@ class RaggedRows:
         return tuple(found)
 
 
-def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys: int) -> RaggedRows:
+def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys: int) -> FlatBatch:
     """Number the rows, tiles and splits of `chunks`, in their order."""
     counts = np.array([len(chunk.tokens) for chunk in chunks], dtype=np.int64)
     begins = np.array([chunk.table.length for chunk in chunks], dtype=np.int64)
@@ -95,7 +95,7 @@ def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys:
     items[:, -1] = _within(splits)
     wanted = np.array([chunk.logit_rows for chunk in chunks], dtype=np.int64)
     tokens = chain.from_iterable(chunk.tokens for chunk in chunks)
-    return RaggedRows(
+    return FlatBatch(
         ids=np.fromiter(tokens, dtype=np.int32, count=len(within)),
         positions=positions.astype(np.int32),
         slots=(page * page_size + positions % page_size).astype(np.int32),

@@ -1,7 +1,7 @@
 """Attention through kernels: what a batch looks like on the device, and its fixed-address form.
 
-Knows the device's tensors and how a ragged batch is copied into them. Refuses to know models,
-sessions, and what a kernel computes (common/kernels/).
+Knows the device's tensors and how a variable-length batch is copied into them. Refuses to know
+models, sessions, and what a kernel computes (common/kernels/).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.kernels.paged_attention import paged_attention
 from common.kernels.rotate_write import rotate_write
 from common.kernels.tiles import ITEM_FIELDS, Tiles, choose_tiles, rows_per_tile
 from common.kv.store import KVStore, LayerShape
-from common.model.batch import Ints, RaggedRows
+from common.model.batch import FlatBatch, Ints
 
 PARTIAL_BYTES = 256 << 20  # of split results that one launch may leave for the merge
 _FIELDS = 6  # of a row in StepBuffers: ids, positions, slots, row_items, lanes; wanted, apart
@@ -57,7 +57,7 @@ class PagedLayers:
 
 @dataclass(frozen=True)
 class PagedBatch:
-    """A ragged batch on the device. Its tensors may be longer than what `counts` calls real."""
+    """A variable-length batch on the device. Its tensors may be longer than what `counts` calls real."""
 
     store: KVStore
     layers: PagedLayers
@@ -132,9 +132,7 @@ class PagedBatch:
         )
 
 
-def place(
-    rows: RaggedRows, store: KVStore, layers: PagedLayers, device: torch.device
-) -> PagedBatch:
+def place(rows: FlatBatch, store: KVStore, layers: PagedLayers, device: torch.device) -> PagedBatch:
     """The batch in new tensors of its own size."""
 
     def there(values: Ints) -> Tensor:
@@ -199,7 +197,7 @@ class StepBuffers:
             groups=None,
         )
 
-    def fill(self, rows: RaggedRows) -> None:
+    def fill(self, rows: FlatBatch) -> None:
         """Copy a batch in. Rows beyond it keep old ids and positions; `counts` rules them out."""
         self._copied.wait()  # the last copy has left the host's side
         head, flat, pages = (tensor.numpy() for tensor in self._host)

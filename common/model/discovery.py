@@ -69,7 +69,7 @@ def discover_layers(
     # Model code that needs a cache, a mask or another shape of input fails in these ways.
     except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
         raise UnsupportedModel(
-            f"{config.model_type} can't run ragged batches through transformers' "
+            f"{config.model_type} can't run variable-length batches through transformers' "
             f"attention interface: {cause}"
         ) from cause
     if not recorder.shapes:
@@ -131,8 +131,8 @@ def follows_positions(config: Any) -> bool:
 def longest_context(config: Any) -> int:
     """Tokens that the model has positions for.
 
-    Beyond its original length "longrope" takes other frequencies for the whole batch as soon as
-    one sequence in it is so long: sessions would change each other's law, so it ends there.
+    Beyond its original length "longrope" takes other frequencies for the whole batch as soon as one
+    sequence in it is so long: sessions would change each other's distribution, so it ends there.
     """
     longest = int(getattr(config, "max_position_embeddings", 2**31))
     if "longrope" not in _rope_types(config):

@@ -1,4 +1,4 @@
-"""A Hugging Face causal LM that runs ragged batches over a paged KV cache.
+"""A Hugging Face causal LM that runs variable-length batches over a paged KV cache.
 
 Knows: how to load weights safely, how to call transformers' model code without its caches, and what
 it found out about the model (layers, context length, exactness). Refuses to know sessions, sampling
@@ -27,7 +27,7 @@ from common.kernels.tiles import SPLIT_KEYS
 from common.kv.store import KVStore
 from common.model import attention
 from common.model import discovery as model_discovery
-from common.model.batch import Chunk, RaggedRows, flatten
+from common.model.batch import Chunk, FlatBatch, flatten
 from common.model.linear import Packing, pack_linears
 from common.model.row_batch import row_batch
 from common.model.row_invariance import rows_are_invariant
@@ -99,7 +99,7 @@ class PagedModel:
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
-        self.unrecorded_passes = 0  # larger than any recorded step
+        self.eager_passes = 0  # larger than any recorded step
         self.fused = False
         if self.kernels:
             from common.model.device_batch import PagedLayers
@@ -162,7 +162,7 @@ class PagedModel:
             del recorded
             self.runtime.settle()
 
-    def record_steps(
+    def capture_graphs(
         self,
         most_rows: int,
         most_context: int,
@@ -196,12 +196,12 @@ class PagedModel:
         self._graphs = graphs
 
     @property
-    def recorded_sizes(self) -> int:
+    def graph_sizes(self) -> int:
         """How many steps are recorded."""
         return len(self._graphs.sizes) if self._graphs is not None else 0
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run the chunks in one ragged batch: -> logits [sum of logit_rows, vocab_size].
+        """Run the chunks in one variable-length batch: -> logits [sum of logit_rows, vocab_size].
 
         float32 on the CPU, elsewhere in the model's dtype and valid until the next call. Writes the
         KV of every token; the caller extends the page tables.
@@ -213,17 +213,17 @@ class PagedModel:
         return self._run(*row_batch(chunks, self._store))
 
     @torch.inference_mode()
-    def _forward_paged(self, rows: RaggedRows) -> Tensor:
+    def _forward_paged(self, rows: FlatBatch) -> Tensor:
         from common.model.device_batch import place
 
         assert self._store is not None
         if self._graphs is not None:
             if (size := self._graphs.find(rows)) is not None:
                 return self._graphs.replay(size, rows)
-            if not self.unrecorded_passes:
+            if not self.eager_passes:
                 counts = (rows.rows, len(rows.items))
                 log.warning("%d rows in %d items fit no recorded step; told once", *counts)
-            self.unrecorded_passes += 1
+            self.eager_passes += 1
         return self._run_paged(place(rows, self._store, self._paged, self.device))
 
     def _run_paged(self, batch: PagedBatch) -> Tensor:

@@ -34,7 +34,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """One process among those that torchrun started."""
 
     rank: int
@@ -43,16 +43,16 @@ class Place:
     local_world: int  # on this machine
 
 
-def torchrun_place() -> Place | None:
+def torchrun_rank() -> RankInfo | None:
     """None where this process wasn't started by torchrun, or is the only one."""
     if not all(name in os.environ for name in _VARIABLES):
         return None
     rank, world, local_rank = (int(os.environ[name]) for name in _VARIABLES[:3])
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return Place(rank, world, local_rank, local_world) if world > 1 else None
+    return RankInfo(rank, world, local_rank, local_world) if world > 1 else None
 
 
-class Order(IntEnum):
+class Command(IntEnum):
     """What rank 0 is about to do. The numbers that go with it are its arguments."""
 
     END = 0
@@ -63,7 +63,7 @@ class Order(IntEnum):
 class Ranks:
     """This process's end of the groups. Made on all ranks at once; before it, nothing is shared."""
 
-    def __init__(self, place: Place, device: torch.device) -> None:
+    def __init__(self, place: RankInfo, device: torch.device) -> None:
         """device: where this rank's part runs; GPUs sum over NCCL."""
         self.place = place
         on_gpu = device.type == "cuda"
@@ -97,7 +97,7 @@ class Ranks:
         for watcher in self._watchers:
             watcher.join(GOODBYE_S)
 
-    def tell(self, order: Order, numbers: Sequence[int]) -> None:
+    def tell(self, order: Command, numbers: Sequence[int]) -> None:
         """All other ranks take the order before the next one. Raises RankLost."""
         head = torch.tensor([order, len(numbers)])
         try:
@@ -109,7 +109,7 @@ class Ranks:
 
     # --- on the others ------------------------------------------------------------------------
 
-    def take(self) -> tuple[Order, list[int]]:
+    def take(self) -> tuple[Command, list[int]]:
         """The next order, whenever it comes. Raises RankLost if rank 0 is gone."""
         head = torch.empty(2, dtype=torch.int64)
         try:
@@ -120,7 +120,7 @@ class Ranks:
                 dist.broadcast(numbers, src=0, group=self._orders)
         except RuntimeError as cause:
             raise RankLost("rank 0 has died; the service") from cause
-        return Order(order), numbers.tolist()
+        return Command(order), numbers.tolist()
 
     def leave(self) -> None:
         """Say goodbye to rank 0, so that it doesn't count as a loss."""

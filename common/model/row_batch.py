@@ -1,6 +1,7 @@
 """Attention on the CPU: every query row in a call of its own, over pages of keys and values.
 
-Knows: a ragged batch of segments, each with its own pages. Refuses to know sessions and sampling.
+Knows: a variable-length batch of segments, each with its own pages. Refuses to know sessions and
+sampling.
 
 The promise: a row's value is the same whatever runs beside it. So every query row goes through the
 same call on its own, over exactly the keys that it may see, in prefill, decode and verification

@@ -25,7 +25,7 @@ from common.device.choice import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
 from common.model.batch import Chunk
 from common.model.paged_model import PagedModel
-from common.model.ranks import Order, Ranks, read, spell
+from common.model.ranks import Command, Ranks, read, spell
 from common.model.row_invariance import rows_are_invariant
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class LeadingModel(PagedModel):
         return own * self._ranks.place.local_world
 
     def allocate(self, num_pages: int, page_size: int) -> None:
-        self._tell(Order.ALLOCATE, [num_pages, page_size])
+        self._tell(Command.ALLOCATE, [num_pages, page_size])
         super().allocate(num_pages, page_size)
 
-    def record_steps(
+    def capture_graphs(
         self,
         most_rows: int,
         most_context: int,
@@ -82,7 +82,7 @@ class LeadingModel(PagedModel):
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """As PagedModel's. Raises RankLost if it can't be finished: ranks are out of step then."""
-        self._tell(Order.FORWARD, spell(chunks) if self._ranks else ())
+        self._tell(Command.FORWARD, spell(chunks) if self._ranks else ())
         try:
             return super().forward(chunks)
         except RuntimeError as cause:
@@ -96,12 +96,12 @@ class LeadingModel(PagedModel):
         if ranks is None:
             return
         try:
-            ranks.tell(Order.END, ())
+            ranks.tell(Command.END, ())
             ranks.part()
         except RankLost as cause:
             log.warning("%s", cause)
 
-    def _tell(self, order: Order, numbers: Sequence[int]) -> None:
+    def _tell(self, order: Command, numbers: Sequence[int]) -> None:
         if self._ranks is not None:
             self._ranks.tell(order, numbers)
 
@@ -134,10 +134,10 @@ def follow(model: LeadingModel, ranks: Ranks) -> None:
     model.runtime.enter()
     while True:
         order, numbers = ranks.take()
-        if order is Order.END:
+        if order is Command.END:
             ranks.leave()
             return
-        if order is Order.ALLOCATE:
+        if order is Command.ALLOCATE:
             model.allocate(numbers[0], numbers[1])
         else:
             model.forward(read(numbers))

@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from common.device.runtime import Runtime
-from common.model.batch import RaggedRows
+from common.model.batch import FlatBatch
 from common.model.device_batch import PagedBatch, StepBuffers
 
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -75,14 +75,14 @@ class StepGraphs:
             if progress is not None:
                 progress(done + 1, len(self.sizes))
 
-    def find(self, rows: RaggedRows) -> StepSize | None:
+    def find(self, rows: FlatBatch) -> StepSize | None:
         """The smallest recorded step that holds the batch, or None."""
         for size in self.sizes:
             if size.rows >= rows.rows and size.items >= len(rows.items):
                 return size
         return None
 
-    def replay(self, size: StepSize, rows: RaggedRows) -> Tensor:
+    def replay(self, size: StepSize, rows: FlatBatch) -> Tensor:
         """Logits [wanted, vocab]: a view of what the next replay overwrites."""
         self._buffers.fill(rows)
         self._steps[size]()

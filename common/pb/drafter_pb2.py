@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63ommon/pb/drafter.proto\x12\rcrossdraft.v1\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.crossdraft.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xa8\x08\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x13.crossdraft.v1.ChatH\x00\x12\x33\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x17.crossdraft.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x18\n\x0b\x64raft_steps\x18\x06 \x01(\rH\x01\x88\x01\x01\x12.\n\x0b\x62ridge_mode\x18\x07 \x01(\x0e\x32\x19.crossdraft.v1.BridgeMode\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x39\n\x08sampling\x18\t \x01(\x0b\x32\'.crossdraft.v1.GenerateRequest.Sampling\x12\x31\n\x04rule\x18\n \x01(\x0e\x32#.crossdraft.v1.GenerateRequest.Rule\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x19\n\x11resumed_token_ids\x18\x0c \x03(\r\x1a\x86\x04\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12J\n\nlogit_bias\x18\t \x03(\x0b\x32\x36.crossdraft.v1.GenerateRequest.Sampling.LogitBiasEntry\x12\x16\n\x0emin_new_tokens\x18\n \x01(\r\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"b\n\x04Rule\x12\x14\n\x10RULE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRULE_GREEDY\x10\x01\x12\r\n\tRULE_NO_Q\x10\x02\x12\x12\n\x0eRULE_REJECTION\x10\x03\x12\x10\n\x0cRULE_COUPLED\x10\x04\x42\x07\n\x05inputB\x0e\n\x0c_draft_steps\"a\n\x10GenerateResponse\x12$\n\x06pieces\x18\x01 \x03(\x0b\x32\x14.crossdraft.v1.Piece\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.crossdraft.v1.Summary\"\xa2\x01\n\x05Piece\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12*\n\x06origin\x18\x03 \x01(\x0e\x32\x1a.crossdraft.v1.TokenOrigin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x15\n\rtop_token_ids\x18\x05 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x06 \x03(\x02\x42\n\n\x08_logprob\"\xbc\x04\n\x07Summary\x12.\n\x0bstop_reason\x18\x01 \x01(\x0e\x32\x19.crossdraft.v1.StopReason\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x1b\n\x13\x64rafted_by_position\x18\x06 \x03(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\r\x12\x1d\n\x15time_to_first_token_s\x18\x08 \x01(\x01\x12\x0f\n\x07total_s\x18\t \x01(\x01\x12\x31\n\x06room_s\x18\n \x03(\x0b\x32!.crossdraft.v1.Summary.RoomSEntry\x12\x12\n\nwire_bytes\x18\x0b \x01(\x04\x12\x1b\n\x13intersection_rounds\x18\x0c \x01(\r\x12\x13\n\x0btext_rounds\x18\r \x01(\r\x12\x11\n\ttail_text\x18\x0e \x01(\t\x12\x10\n\x08\x64rafting\x18\x0f \x01(\x08\x12\x31\n\x04rule\x18\x10 \x01(\x0e\x32#.crossdraft.v1.GenerateRequest.Rule\x12\x13\n\x0bstop_string\x18\x11 \x01(\t\x12\x12\n\noutside_us\x18\x12 \x03(\r\x12\x10\n\x08queue_us\x18\x13 \x03(\r\x1a,\n\nRoomSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x10\n\x0eGetPairRequest\"\xa2\x02\n\x0fGetPairResponse\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x13\n\x0b\x64raft_model\x18\x02 \x01(\t\x12\x0e\n\x06\x62ridge\x18\x03 \x01(\t\x12\x15\n\rbridge_sha256\x18\x04 \x01(\t\x12\x15\n\rshared_tokens\x18\x05 \x01(\r\x12\x1a\n\x12max_context_length\x18\x06 \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x19\n\x11max_message_bytes\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08\x64rafting\x18\x0b \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t*s\n\nBridgeMode\x12\x1b\n\x17\x42RIDGE_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42RIDGE_MODE_INTERSECTION\x10\x01\x12\x14\n\x10\x42RIDGE_MODE_TEXT\x10\x02\x12\x14\n\x10\x42RIDGE_MODE_AUTO\x10\x03*^\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_ORIGIN_DRAFT\x10\x01\x12\x19\n\x15TOKEN_ORIGIN_VERIFIER\x10\x02*p\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10STOP_REASON_STOP\x10\x01\x12\x16\n\x12STOP_REASON_LENGTH\x10\x02\x12\x17\n\x13STOP_REASON_CONTEXT\x10\x03\x32\xa9\x01\n\x0e\x44rafterService\x12M\n\x08Generate\x12\x1e.crossdraft.v1.GenerateRequest\x1a\x1f.crossdraft.v1.GenerateResponse0\x01\x12H\n\x07GetPair\x12\x1d.crossdraft.v1.GetPairRequest\x1a\x1e.crossdraft.v1.GetPairResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63ommon/pb/drafter.proto\x12\rcrossdraft.v1\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.crossdraft.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xaf\x08\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x13.crossdraft.v1.ChatH\x00\x12\x33\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x17.crossdraft.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x18\n\x0b\x64raft_steps\x18\x06 \x01(\rH\x01\x88\x01\x01\x12.\n\x0b\x62ridge_mode\x18\x07 \x01(\x0e\x32\x19.crossdraft.v1.BridgeMode\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x39\n\x08sampling\x18\t \x01(\x0b\x32\'.crossdraft.v1.GenerateRequest.Sampling\x12\x31\n\x04rule\x18\n \x01(\x0e\x32#.crossdraft.v1.GenerateRequest.Rule\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x19\n\x11resumed_token_ids\x18\x0c \x03(\r\x1a\x86\x04\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12J\n\nlogit_bias\x18\t \x03(\x0b\x32\x36.crossdraft.v1.GenerateRequest.Sampling.LogitBiasEntry\x12\x16\n\x0emin_new_tokens\x18\n \x01(\r\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"i\n\x04Rule\x12\x14\n\x10RULE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRULE_GREEDY\x10\x01\x12\x14\n\x10RULE_TARGET_ONLY\x10\x02\x12\x12\n\x0eRULE_REJECTION\x10\x03\x12\x10\n\x0cRULE_COUPLED\x10\x04\x42\x07\n\x05inputB\x0e\n\x0c_draft_steps\"f\n\x10GenerateResponse\x12)\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x19.crossdraft.v1.TokenDelta\x12\'\n\x07summary\x18\x02 \x01(\x0b\x32\x16.crossdraft.v1.Summary\"\xa7\x01\n\nTokenDelta\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12*\n\x06origin\x18\x03 \x01(\x0e\x32\x1a.crossdraft.v1.TokenOrigin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x15\n\rtop_token_ids\x18\x05 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x06 \x03(\x02\x42\n\n\x08_logprob\"\xbf\x04\n\x07Summary\x12.\n\x0bstop_reason\x18\x01 \x01(\x0e\x32\x19.crossdraft.v1.StopReason\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x1b\n\x13\x64rafted_by_position\x18\x06 \x03(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\r\x12\x1d\n\x15time_to_first_token_s\x18\x08 \x01(\x01\x12\x0f\n\x07total_s\x18\t \x01(\x01\x12\x33\n\x07stage_s\x18\n \x03(\x0b\x32\".crossdraft.v1.Summary.StageSEntry\x12\x12\n\nwire_bytes\x18\x0b \x01(\x04\x12\x1b\n\x13intersection_rounds\x18\x0c \x01(\r\x12\x13\n\x0btext_rounds\x18\r \x01(\r\x12\x11\n\ttail_text\x18\x0e \x01(\t\x12\x10\n\x08\x64rafting\x18\x0f \x01(\x08\x12\x31\n\x04rule\x18\x10 \x01(\x0e\x32#.crossdraft.v1.GenerateRequest.Rule\x12\x13\n\x0bstop_string\x18\x11 \x01(\t\x12\x12\n\noutside_us\x18\x12 \x03(\r\x12\x10\n\x08queue_us\x18\x13 \x03(\r\x1a-\n\x0bStageSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x10\n\x0eGetPairRequest\"\xa2\x02\n\x0fGetPairResponse\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x13\n\x0b\x64raft_model\x18\x02 \x01(\t\x12\x0e\n\x06\x62ridge\x18\x03 \x01(\t\x12\x15\n\rbridge_sha256\x18\x04 \x01(\t\x12\x15\n\rshared_tokens\x18\x05 \x01(\r\x12\x1a\n\x12max_context_length\x18\x06 \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x19\n\x11max_message_bytes\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08\x64rafting\x18\x0b \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t*s\n\nBridgeMode\x12\x1b\n\x17\x42RIDGE_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42RIDGE_MODE_INTERSECTION\x10\x01\x12\x14\n\x10\x42RIDGE_MODE_TEXT\x10\x02\x12\x14\n\x10\x42RIDGE_MODE_AUTO\x10\x03*^\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_ORIGIN_DRAFT\x10\x01\x12\x19\n\x15TOKEN_ORIGIN_VERIFIER\x10\x02*p\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10STOP_REASON_STOP\x10\x01\x12\x16\n\x12STOP_REASON_LENGTH\x10\x02\x12\x17\n\x13STOP_REASON_CONTEXT\x10\x03\x32\xa9\x01\n\x0e\x44rafterService\x12M\n\x08Generate\x12\x1e.crossdraft.v1.GenerateRequest\x1a\x1f.crossdraft.v1.GenerateResponse0\x01\x12H\n\x07GetPair\x12\x1d.crossdraft.v1.GetPairRequest\x1a\x1e.crossdraft.v1.GetPairResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_GENERATEREQUEST_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_SUMMARY_ROOMSENTRY']._loaded_options = None
-  _globals['_SUMMARY_ROOMSENTRY']._serialized_options = b'8\001'
-  _globals['_BRIDGEMODE']._serialized_start=2384
-  _globals['_BRIDGEMODE']._serialized_end=2499
-  _globals['_TOKENORIGIN']._serialized_start=2501
-  _globals['_TOKENORIGIN']._serialized_end=2595
-  _globals['_STOPREASON']._serialized_start=2597
-  _globals['_STOPREASON']._serialized_end=2709
+  _globals['_SUMMARY_STAGESENTRY']._loaded_options = None
+  _globals['_SUMMARY_STAGESENTRY']._serialized_options = b'8\001'
+  _globals['_BRIDGEMODE']._serialized_start=2404
+  _globals['_BRIDGEMODE']._serialized_end=2519
+  _globals['_TOKENORIGIN']._serialized_start=2521
+  _globals['_TOKENORIGIN']._serialized_end=2615
+  _globals['_STOPREASON']._serialized_start=2617
+  _globals['_STOPREASON']._serialized_end=2729
   _globals['_CHATMESSAGE']._serialized_start=42
   _globals['_CHATMESSAGE']._serialized_end=86
   _globals['_CHAT']._serialized_start=88
@@ -48,25 +48,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=142
   _globals['_TOKENIDS']._serialized_end=165
   _globals['_GENERATEREQUEST']._serialized_start=168
-  _globals['_GENERATEREQUEST']._serialized_end=1232
+  _globals['_GENERATEREQUEST']._serialized_end=1239
   _globals['_GENERATEREQUEST_SAMPLING']._serialized_start=589
   _globals['_GENERATEREQUEST_SAMPLING']._serialized_end=1107
   _globals['_GENERATEREQUEST_SAMPLING_LOGITBIASENTRY']._serialized_start=925
   _globals['_GENERATEREQUEST_SAMPLING_LOGITBIASENTRY']._serialized_end=973
   _globals['_GENERATEREQUEST_RULE']._serialized_start=1109
-  _globals['_GENERATEREQUEST_RULE']._serialized_end=1207
-  _globals['_GENERATERESPONSE']._serialized_start=1234
-  _globals['_GENERATERESPONSE']._serialized_end=1331
-  _globals['_PIECE']._serialized_start=1334
-  _globals['_PIECE']._serialized_end=1496
-  _globals['_SUMMARY']._serialized_start=1499
-  _globals['_SUMMARY']._serialized_end=2071
-  _globals['_SUMMARY_ROOMSENTRY']._serialized_start=2027
-  _globals['_SUMMARY_ROOMSENTRY']._serialized_end=2071
-  _globals['_GETPAIRREQUEST']._serialized_start=2073
-  _globals['_GETPAIRREQUEST']._serialized_end=2089
-  _globals['_GETPAIRRESPONSE']._serialized_start=2092
-  _globals['_GETPAIRRESPONSE']._serialized_end=2382
-  _globals['_DRAFTERSERVICE']._serialized_start=2712
-  _globals['_DRAFTERSERVICE']._serialized_end=2881
+  _globals['_GENERATEREQUEST_RULE']._serialized_end=1214
+  _globals['_GENERATERESPONSE']._serialized_start=1241
+  _globals['_GENERATERESPONSE']._serialized_end=1343
+  _globals['_TOKENDELTA']._serialized_start=1346
+  _globals['_TOKENDELTA']._serialized_end=1513
+  _globals['_SUMMARY']._serialized_start=1516
+  _globals['_SUMMARY']._serialized_end=2091
+  _globals['_SUMMARY_STAGESENTRY']._serialized_start=2046
+  _globals['_SUMMARY_STAGESENTRY']._serialized_end=2091
+  _globals['_GETPAIRREQUEST']._serialized_start=2093
+  _globals['_GETPAIRREQUEST']._serialized_end=2109
+  _globals['_GETPAIRRESPONSE']._serialized_start=2112
+  _globals['_GETPAIRRESPONSE']._serialized_end=2402
+  _globals['_DRAFTERSERVICE']._serialized_start=2732
+  _globals['_DRAFTERSERVICE']._serialized_end=2901
 # @@protoc_insertion_point(module_scope)

@@ -64,12 +64,12 @@ class GenerateRequest(_message.Message):
         __slots__ = ()
         RULE_UNSPECIFIED: _ClassVar[GenerateRequest.Rule]
         RULE_GREEDY: _ClassVar[GenerateRequest.Rule]
-        RULE_NO_Q: _ClassVar[GenerateRequest.Rule]
+        RULE_TARGET_ONLY: _ClassVar[GenerateRequest.Rule]
         RULE_REJECTION: _ClassVar[GenerateRequest.Rule]
         RULE_COUPLED: _ClassVar[GenerateRequest.Rule]
     RULE_UNSPECIFIED: GenerateRequest.Rule
     RULE_GREEDY: GenerateRequest.Rule
-    RULE_NO_Q: GenerateRequest.Rule
+    RULE_TARGET_ONLY: GenerateRequest.Rule
     RULE_REJECTION: GenerateRequest.Rule
     RULE_COUPLED: GenerateRequest.Rule
     class Sampling(_message.Message):
@@ -131,14 +131,14 @@ class GenerateRequest(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[GenerateRequest.Sampling, _Mapping]] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop: _Optional[_Iterable[str]] = ..., resumed_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("pieces", "summary")
-    PIECES_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("deltas", "summary")
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
-    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    deltas: _containers.RepeatedCompositeFieldContainer[TokenDelta]
     summary: Summary
-    def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+    def __init__(self, deltas: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
 
-class Piece(_message.Message):
+class TokenDelta(_message.Message):
     __slots__ = ("token_id", "text", "origin", "logprob", "top_token_ids", "top_logprobs")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -155,8 +155,8 @@ class Piece(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ..., logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "room_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting", "rule", "stop_string", "outside_us", "queue_us")
-    class RoomSEntry(_message.Message):
+    __slots__ = ("stop_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_s", "total_s", "stage_s", "wire_bytes", "intersection_rounds", "text_rounds", "tail_text", "drafting", "rule", "stop_string", "outside_us", "queue_us")
+    class StageSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -172,7 +172,7 @@ class Summary(_message.Message):
     ACCEPTED_BY_POSITION_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_FIRST_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
     TOTAL_S_FIELD_NUMBER: _ClassVar[int]
-    ROOM_S_FIELD_NUMBER: _ClassVar[int]
+    STAGE_S_FIELD_NUMBER: _ClassVar[int]
     WIRE_BYTES_FIELD_NUMBER: _ClassVar[int]
     INTERSECTION_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -191,7 +191,7 @@ class Summary(_message.Message):
     accepted_by_position: _containers.RepeatedScalarFieldContainer[int]
     time_to_first_token_s: float
     total_s: float
-    room_s: _containers.ScalarMap[str, float]
+    stage_s: _containers.ScalarMap[str, float]
     wire_bytes: int
     intersection_rounds: int
     text_rounds: int
@@ -201,7 +201,7 @@ class Summary(_message.Message):
     stop_string: str
     outside_us: _containers.RepeatedScalarFieldContainer[int]
     queue_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., room_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop_string: _Optional[str] = ..., outside_us: _Optional[_Iterable[int]] = ..., queue_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, stop_reason: _Optional[_Union[StopReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_s: _Optional[float] = ..., total_s: _Optional[float] = ..., stage_s: _Optional[_Mapping[str, float]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., tail_text: _Optional[str] = ..., drafting: _Optional[bool] = ..., rule: _Optional[_Union[GenerateRequest.Rule, str]] = ..., stop_string: _Optional[str] = ..., outside_us: _Optional[_Iterable[int]] = ..., queue_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetPairRequest(_message.Message):
     __slots__ = ()

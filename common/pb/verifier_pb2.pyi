@@ -11,7 +11,7 @@ class AcceptanceRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ACCEPTANCE_RULE_UNSPECIFIED: _ClassVar[AcceptanceRule]
     ACCEPTANCE_RULE_GREEDY: _ClassVar[AcceptanceRule]
-    ACCEPTANCE_RULE_NO_Q: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_TARGET_ONLY: _ClassVar[AcceptanceRule]
     ACCEPTANCE_RULE_REJECTION: _ClassVar[AcceptanceRule]
     ACCEPTANCE_RULE_COUPLED: _ClassVar[AcceptanceRule]
 
@@ -23,7 +23,7 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_CONTEXT: _ClassVar[FinishReason]
 ACCEPTANCE_RULE_UNSPECIFIED: AcceptanceRule
 ACCEPTANCE_RULE_GREEDY: AcceptanceRule
-ACCEPTANCE_RULE_NO_Q: AcceptanceRule
+ACCEPTANCE_RULE_TARGET_ONLY: AcceptanceRule
 ACCEPTANCE_RULE_REJECTION: AcceptanceRule
 ACCEPTANCE_RULE_COUPLED: AcceptanceRule
 FINISH_REASON_UNSPECIFIED: FinishReason
@@ -148,10 +148,10 @@ class Proposal(_message.Message):
     round: int
     base_length: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    q: _containers.RepeatedCompositeFieldContainer[SparseLaw]
-    def __init__(self, round: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseLaw, _Mapping]]] = ...) -> None: ...
+    q: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
+    def __init__(self, round: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
 
-class SparseLaw(_message.Message):
+class SparseDistribution(_message.Message):
     __slots__ = ("token_ids", "probabilities")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
@@ -194,18 +194,18 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RoundCost(_message.Message):
-    __slots__ = ("queue_us", "forward_us", "decide_us", "batch_sessions", "batch_rows")
+    __slots__ = ("queue_us", "forward_us", "accept_us", "batch_sessions", "batch_rows")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
-    DECIDE_US_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_US_FIELD_NUMBER: _ClassVar[int]
     BATCH_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     forward_us: int
-    decide_us: int
+    accept_us: int
     batch_sessions: int
     batch_rows: int
-    def __init__(self, queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., decide_us: _Optional[int] = ..., batch_sessions: _Optional[int] = ..., batch_rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., accept_us: _Optional[int] = ..., batch_sessions: _Optional[int] = ..., batch_rows: _Optional[int] = ...) -> None: ...
 
 class VerifyOnceRequest(_message.Message):
     __slots__ = ("open", "draft_token_ids", "q")
@@ -214,8 +214,8 @@ class VerifyOnceRequest(_message.Message):
     Q_FIELD_NUMBER: _ClassVar[int]
     open: Open
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    q: _containers.RepeatedCompositeFieldContainer[SparseLaw]
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseLaw, _Mapping]]] = ...) -> None: ...
+    q: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
 
 class VerifyOnceResponse(_message.Message):
     __slots__ = ("verdict",)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Generic, TypeVar
 
 from common.errors import IdleTooLong
-from common.rpc.timeouts import Patience
+from common.rpc.timeouts import ReusableTimeout
 
 T = TypeVar("T")
 
@@ -18,23 +18,23 @@ T = TypeVar("T")
 class EachWithin(Generic[T]):
     """Messages as they come. Raises IdleTooLong, saying `what`, once none comes in time."""
 
-    def __init__(self, messages: AsyncIterator[T], patience: Patience, what: str) -> None:
+    def __init__(self, messages: AsyncIterator[T], timeout: ReusableTimeout, what: str) -> None:
         """patience: for each message; the caller's to close."""
         self._messages = messages
-        self._patience = patience
+        self._timeout = timeout
         self._what = what
 
     def __aiter__(self) -> EachWithin[T]:
         return self
 
     async def __anext__(self) -> T:
-        return await within(self._patience, anext(self._messages), self._what)
+        return await within(self._timeout, anext(self._messages), self._what)
 
 
-async def within(patience: Patience, doing: Awaitable[T], what: str) -> T:
+async def within(limit: ReusableTimeout, doing: Awaitable[T], what: str) -> T:
     """Its result. Raises IdleTooLong, saying `what`, if it isn't there in time."""
     try:
-        return await patience.wait(doing)
+        return await limit.wait(doing)
     except TimeoutError as cause:
-        assert patience.limit_s is not None
-        raise IdleTooLong(what, patience.limit_s) from cause
+        assert limit.limit_s is not None
+        raise IdleTooLong(what, limit.limit_s) from cause

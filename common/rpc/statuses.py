@@ -21,7 +21,7 @@ import grpc
 
 from common.errors import CrossdraftError, IdleTooLong, MalformedMessage
 from common.rpc.idle_limit import within
-from common.rpc.timeouts import Patience
+from common.rpc.timeouts import ReusableTimeout
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +114,12 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
         limit_s = self._idle_timeout_s
 
         async def write_all(request: Any, context: grpc.aio.ServicerContext) -> None:
-            with closing(Patience(limit_s)) as patience:
+            with closing(ReusableTimeout(limit_s)) as timeout:
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         writing = context.write(response)
                         try:
-                            await within(patience, writing, "the client read nothing")
+                            await within(timeout, writing, "the client read nothing")
                         except IdleTooLong as cause:
                             raise _Unread from cause
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Patience:
+class ReusableTimeout:
     """Of one task at a time. To be closed when no more waits are to come."""
 
     def __init__(self, limit_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""From logits to the law p, as transformers' processors and warpers do it, and a draw from a law.
+"""From logits to the distribution p, as transformers' processors and warpers do it, and a sample from a distribution.
 
     bias, repetition, presence and frequency, banned ids | temperature, top-k, top-p, min-p, softmax
 
@@ -18,10 +18,12 @@ from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose, exponential
 
 NEVER = float("-inf")
-LIKELIEST = 1024  # as many logits are sorted first where top-p asks for a sort; few laws need more
+LIKELIEST = (
+    1024  # as many logits are sorted first where top-p asks for a sort; few distributions need more
+)
 
 
-def adjusted(
+def processed(
     values: Tensor,  # float32 [n], logits of single (row, id) entries
     bias: Tensor,  # float32 [n], added first
     seen: Tensor,  # bool [n], the id is in the prompt or the output so far
@@ -62,7 +64,7 @@ def probabilities(
     top_p: Tensor,  # float32 [rows], 1: off
     min_p: Tensor,  # float32 [rows], 0: off
 ) -> Tensor:  # float32 [rows, vocab]
-    """The law of each row. Its sum is 1 up to rounding; at least one id of each row stays.
+    """The distribution of each row. Its sum is 1 up to rounding; at least one id of each row stays.
 
     top_k keeps x if fewer than k values are greater. top_p, over what is left, keeps x if the
     greater values' mass is less than p, and the maximum always. min_p, over what is left then,
@@ -75,7 +77,7 @@ def probabilities(
     return scores.softmax(dim=-1)
 
 
-def draw(
+def sample(
     weights: Tensor,  # float32 [rows, columns], >= 0, some of each row well above 0
     seed: Tensor,  # int64 [rows]
     position: Tensor,  # int64 [rows]
@@ -91,7 +93,7 @@ def draw(
     width = weights.shape[-1]
     if ids is None:
         ids = torch.arange(width, device=weights.device)
-    possible = weights.amax(dim=0) > 0  # the others are never drawn
+    possible = weights.amax(dim=0) > 0  # the others are never sampled
     if 2 * int(possible.sum()) > width:  # picking columns out costs more than their numbers
         return _least(exponential(seed, position, ids, purpose).div_(weights))
     columns = possible.nonzero().squeeze(1)

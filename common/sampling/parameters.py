@@ -1,4 +1,4 @@
-"""What a request may ask of the law that its tokens follow, and what it may not.
+"""What a request may ask of the distribution that its tokens follow, and what it may not.
 
 Knows each parameter's range and what "not set" means. Refuses to know logits
 (common/sampling/distribution.py) and messages. No torch.
@@ -61,11 +61,11 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the law is one token, the argmax."""
+        """Whether the distribution is one token, the argmax."""
         return self.temperature is None or self.temperature == 0
 
     @property
-    def adjusts(self) -> bool:
+    def processes_logits(self) -> bool:
         """Whether logits change by token before temperature: bias, penalties, min_new_tokens."""
         return bool(
             self.logit_bias

@@ -8,7 +8,7 @@ bit (common/kernels/rng.py); floats may differ from Triton's in log's last ulp. 
 whatever device they go to.
 
 position: index in the target's sequence of the token that is decided (prompt length + new tokens
-before it). Refuses to know laws, rules and sessions.
+before it). Refuses to know distributions, rules and sessions.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SERIES_BELOW = 2.0**-7  # under it -log(1 - w) is a series: 1 - w would lose w's
 
 
 class Purpose(IntEnum):
-    """What a number is drawn for: one stream each, so that none is used twice."""
+    """What a number is sampled for: one stream each, so that none is used twice."""
 
-    PROPOSE = 0  # the drafter's own draws
+    PROPOSE = 0  # the drafter's own samples
     ACCEPT = 1  # whether a draft token stands
     SAMPLE = 2  # the next token
-    COUPLED = 3  # the draw that drafter and verifier share
+    COUPLED = 3  # the sample that drafter and verifier share
 
 
 def seed_word(seed: int) -> int:
@@ -118,8 +118,8 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
     """float32 [rows, ids] in [2**-32, 17), ~ Exp(1): one per row and token id.
 
     seed, position: int64 [rows]; ids: integers in [0, 2**32), [ids], the same in every row, or
-    [rows, ids]. For a law p the id with the smallest e / p follows p: it is argmax(log p + g) with
-    the Gumbel noise g = -log(e).
+    [rows, ids]. For a distribution p the id with the smallest e / p follows p: it is argmax(log p +
+    g) with the Gumbel noise g = -log(e).
     """
     keys, counters, columns = _words_of(seed), _words_of(position), _words_of(ids)
     run = _run(columns)
@@ -136,8 +136,8 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
 def fractions(word: Halves) -> NDArray[np.float32]:
     """((word >> 1) + 0.5) * 2**-31, held below 1: float32 in (0, 1), increasing.
 
-    31 bits, because the least of them decides: of 24 alone, every 60th draw from 262,144 likely ids
-    would be a tie, which the lowest id wins.
+    31 bits, because the least of them decides: of 24 alone, every 60th sample from 262,144 likely
+    ids would be a tie, which the lowest id wins.
     """
     w = (word >> np.uint32(1)).view(np.int32).astype(np.float32)  # faster than from unsigned
     w += np.float32(0.5)

@@ -15,27 +15,27 @@ class AcceptanceRule(Enum):
     """How draft tokens are accepted; every rule is lossless."""
 
     GREEDY = "greedy"  # accept while the draft token is p's argmax
-    NO_Q = "no_q"  # accept x with probability p(x)
+    TARGET_ONLY = "target_only"  # accept x with probability p(x)
     REJECTION = "rejection"  # accept x with probability min(1, p(x) / q(x))
-    COUPLED = "coupled"  # accept while the draft token is the one that the seed draws from p
+    COUPLED = "coupled"  # accept while the draft token is the one that the seed samples from p
 
 
 def default_rule(sampling: SamplingParams) -> AcceptanceRule:
     """The rule of a session that names none and whose proposals may come without q."""
     if sampling.greedy:
         return AcceptanceRule.GREEDY
-    return AcceptanceRule.NO_Q if sampling.seed is None else AcceptanceRule.COUPLED
+    return AcceptanceRule.TARGET_ONLY if sampling.seed is None else AcceptanceRule.COUPLED
 
 
 def check_rule(field: str, rule: AcceptanceRule, sampling: SamplingParams) -> None:
-    """Raise UnfitRule, naming `field`, if the rule would not give the law asked for.
+    """Raise UnfitRule, naming `field`, if the rule would not give the distribution asked for.
 
     Greedy ignores a temperature, every other rule needs one, and coupled needs the seed by which
-    both sides draw the same.
+    both sides sample the same.
     """
     if sampling.greedy != (rule is AcceptanceRule.GREEDY):
         temperature = sampling.temperature or 0
-        limit = "greedy" if sampling.greedy else "no_q, rejection or coupled"
+        limit = "greedy" if sampling.greedy else "target_only, rejection or coupled"
         raise UnfitRule(field, rule.value, f"{limit} at temperature {temperature:g}")
     if rule is AcceptanceRule.COUPLED and sampling.seed is None:
-        raise UnfitRule(field, rule.value, "no_q or rejection without a seed")
+        raise UnfitRule(field, rule.value, "target_only or rejection without a seed")

@@ -65,14 +65,14 @@ STOP_REASON = tuple(reason.value for reason in FinishReason)
 BRIDGE = (BridgeMode.TEXT.value, BridgeMode.INTERSECTION.value, NONE)
 POSITION = (*(str(place + 1) for place in range(MAX_POSITION)), OTHER)
 PHASE = ("prefill", "round")
-VERIFIER_ROOM = ("queue", "forward", "decide")
-DRAFTER_ROOM = (
+VERIFIER_STAGE = ("queue", "forward", "accept")
+DRAFTER_STAGE = (
     "draft_model",
     "draft_queue",
     "bridge",
     "verifier_queue",
     "verifier_forward",
-    "verifier_decide",
+    "verifier_accept",
     "network",
     "detokenize",
 )
@@ -112,7 +112,7 @@ FAILED_PASSES = _counter(
     "k = 0.",
     engine=ENGINE,
 )
-UNRECORDED_PASSES = _counter(
+EAGER_PASSES = _counter(
     "crossdraft_engine_unrecorded_passes_total",
     "Forward passes on a GPU that were larger than any recorded step, so that each of their "
     "launches was called.",
@@ -162,7 +162,7 @@ ACCEPTED = _counter(
 VERIFIER_SECONDS = _seconds(
     "crossdraft_verifier_room_seconds",
     "Where a round's time went at the verifier: waiting for a pass, in passes, in the decision.",
-    room=VERIFIER_ROOM,
+    room=VERIFIER_STAGE,
     phase=PHASE,
 )
 
@@ -208,8 +208,8 @@ ACCEPTED_BY_POSITION = _counter(
 )
 DRAFTER_SECONDS = _counter(
     "crossdraft_drafter_room_seconds_total",
-    "Where rounds' time went, as the summaries' room_s has it.",
-    room=DRAFTER_ROOM,
+    "Where rounds' time went, as the summaries' stage_s has it.",
+    room=DRAFTER_STAGE,
 )
 WIRE_BYTES = _counter(
     "crossdraft_drafter_wire_bytes_total", "Bytes of Verify messages, both ways, prefill included."
@@ -239,7 +239,7 @@ RUN_AHEAD = _counter(
     "crossdraft_drafter_run_ahead_total",
     "Verdicts that met drafts made ahead of them: the next draft was ready (hit), begun (part), or "
     "something else was written or asked for (miss). Nothing where `run_ahead` is off.",
-    outcome=("hit", "part", "miss"),
+    output=("hit", "part", "miss"),
 )
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

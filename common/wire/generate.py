@@ -23,7 +23,7 @@ _BRIDGES = {
 }
 _RULES = {
     AcceptanceRule.GREEDY: drafter_pb2.GenerateRequest.RULE_GREEDY,
-    AcceptanceRule.NO_Q: drafter_pb2.GenerateRequest.RULE_NO_Q,
+    AcceptanceRule.TARGET_ONLY: drafter_pb2.GenerateRequest.RULE_TARGET_ONLY,
     AcceptanceRule.REJECTION: drafter_pb2.GenerateRequest.RULE_REJECTION,
     AcceptanceRule.COUPLED: drafter_pb2.GenerateRequest.RULE_COUPLED,
 }

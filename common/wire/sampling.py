@@ -1,8 +1,8 @@
-"""What sampling adds to the seams: parameters, sparse laws and log-probabilities <-> messages.
+"""What sampling adds to the seams: parameters, sparse distributions and log-probabilities <-> messages.
 
 Knows: the fields of `Sampling`, which are the same in Open and in GenerateRequest, and what such a
 message by itself can be refused for. Refuses to know: which rule fits (common/types.py), whether a
-law belongs to its draft token, and the limits of a configuration.
+distribution belongs to its draft token, and the limits of a configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from common.errors import InvalidField
 from common.pb import verifier_pb2
 from common.sampling.parameters import MAX_BIASES, SamplingParams
-from common.types import SparseRow, TokenLogprobs
+from common.types import SparseDistribution, TokenLogprobs
 from common.wire.checks import refuse_unknown_fields
 
 S = TypeVar("S", bound=Any)  # Open.Sampling or GenerateRequest.Sampling
@@ -56,24 +56,29 @@ def sampling_from_pb(message: Any, name: str = "sampling") -> SamplingParams:
     )
 
 
-def q_to_pb(rows: Iterable[SparseRow]) -> list[verifier_pb2.SparseLaw]:
+def distributions_to_pb(
+    rows: Iterable[SparseDistribution],
+) -> list[verifier_pb2.SparseDistribution]:
     return [
-        verifier_pb2.SparseLaw(token_ids=row.ids, probabilities=row.probabilities) for row in rows
+        verifier_pb2.SparseDistribution(token_ids=row.ids, probabilities=row.probabilities)
+        for row in rows
     ]
 
 
-def q_from_pb(laws: Iterable[verifier_pb2.SparseLaw], field: str) -> tuple[SparseRow, ...]:
+def distributions_from_pb(
+    distributions: Iterable[verifier_pb2.SparseDistribution], field: str
+) -> tuple[SparseDistribution, ...]:
     rows = []
-    for index, law in enumerate(laws):
-        refuse_unknown_fields(f"{field}[{index}]", law)
-        ids, probabilities = tuple(law.token_ids), tuple(law.probabilities)
+    for index, distribution in enumerate(distributions):
+        refuse_unknown_fields(f"{field}[{index}]", distribution)
+        ids, probabilities = tuple(distribution.token_ids), tuple(distribution.probabilities)
         if len(ids) != len(probabilities):
             raise InvalidField(
                 f"{field}[{index}].probabilities",
                 f"{len(probabilities)} values long",
                 f"as long as its token_ids, which are {len(ids)}",
             )
-        rows.append(SparseRow(ids, probabilities))
+        rows.append(SparseDistribution(ids, probabilities))
     return tuple(rows)
 
 

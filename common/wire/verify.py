@@ -18,15 +18,15 @@ from common.types import (
     OpenSession,
     Proposal,
     RoundCost,
-    SparseRow,
+    SparseDistribution,
     Verdict,
 )
 from common.wire.checks import enum_from_pb, refuse_unknown_fields
 from common.wire.sampling import (
+    distributions_from_pb,
+    distributions_to_pb,
     logprobs_from_pb,
     logprobs_to_pb,
-    q_from_pb,
-    q_to_pb,
     sampling_from_pb,
     sampling_to_pb,
 )
@@ -35,7 +35,7 @@ UINT32_MAX = 2**32 - 1
 
 _RULES = {
     AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY,
-    AcceptanceRule.NO_Q: verifier_pb2.ACCEPTANCE_RULE_NO_Q,
+    AcceptanceRule.TARGET_ONLY: verifier_pb2.ACCEPTANCE_RULE_TARGET_ONLY,
     AcceptanceRule.REJECTION: verifier_pb2.ACCEPTANCE_RULE_REJECTION,
     AcceptanceRule.COUPLED: verifier_pb2.ACCEPTANCE_RULE_COUPLED,
 }
@@ -111,13 +111,13 @@ def proposal_to_pb(proposal: Proposal) -> verifier_pb2.Proposal:
         round=proposal.round,
         base_length=proposal.base_length,
         token_ids=proposal.token_ids,
-        q=q_to_pb(proposal.q),
+        q=distributions_to_pb(proposal.q),
     )
 
 
 def proposal_from_pb(message: verifier_pb2.Proposal) -> Proposal:
     refuse_unknown_fields("proposal", message)
-    q = q_from_pb(message.q, "proposal.q")
+    q = distributions_from_pb(message.q, "proposal.q")
     return Proposal(message.round, message.base_length, tuple(message.token_ids), q)
 
 
@@ -138,21 +138,21 @@ def verify_request_from_pb(request: verifier_pb2.VerifyRequest) -> OpenSession |
 
 
 def verify_once_to_pb(
-    session: OpenSession, draft_ids: Sequence[int], q: Sequence[SparseRow] = ()
+    session: OpenSession, draft_ids: Sequence[int], q: Sequence[SparseDistribution] = ()
 ) -> verifier_pb2.VerifyOnceRequest:
     return verifier_pb2.VerifyOnceRequest(
-        open=open_to_pb(session), draft_token_ids=draft_ids, q=q_to_pb(q)
+        open=open_to_pb(session), draft_token_ids=draft_ids, q=distributions_to_pb(q)
     )
 
 
 def verify_once_from_pb(
     request: verifier_pb2.VerifyOnceRequest,
-) -> tuple[OpenSession, tuple[int, ...], tuple[SparseRow, ...]]:
+) -> tuple[OpenSession, tuple[int, ...], tuple[SparseDistribution, ...]]:
     refuse_unknown_fields("request", request)
     if not request.HasField("open"):
         raise MissingMessage("the request holds no open")
     session = open_from_pb(request.open)
-    return session, tuple(request.draft_token_ids), q_from_pb(request.q, "q")
+    return session, tuple(request.draft_token_ids), distributions_from_pb(request.q, "q")
 
 
 # From verifier to drafter.
@@ -163,7 +163,7 @@ def cost_to_pb(cost: RoundCost) -> verifier_pb2.RoundCost:
     return verifier_pb2.RoundCost(
         queue_us=min(cost.queue_us, UINT32_MAX),
         forward_us=min(cost.forward_us, UINT32_MAX),
-        decide_us=min(cost.decide_us, UINT32_MAX),
+        accept_us=min(cost.accept_us, UINT32_MAX),
         batch_sessions=cost.batch_sessions,
         batch_rows=cost.batch_rows,
     )
@@ -173,7 +173,7 @@ def cost_from_pb(message: verifier_pb2.RoundCost) -> RoundCost:
     return RoundCost(
         queue_us=message.queue_us,
         forward_us=message.forward_us,
-        decide_us=message.decide_us,
+        accept_us=message.accept_us,
         batch_sessions=message.batch_sessions,
         batch_rows=message.batch_rows,
     )

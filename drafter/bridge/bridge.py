@@ -1,7 +1,8 @@
 """The map between the draft's ids and the target's, by exact bytes and by role.
 
-Knows: which draft ids have a target twin, and the other way round. Refuses to know: text, contexts
-and proposals (drafter/bridge/context.py, drafter/bridge/proposer.py use it), and any model.
+Knows: which draft ids have a target mapped_id, and the other way round. Refuses to know: text,
+contexts and proposals (drafter/bridge/context.py, drafter/bridge/proposer.py use it), and any
+model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PARTNERS: dict[Role, tuple[Role, ...]] = {
 
 
 class Bridge:
-    """Both directions of one pair's map. Not every id has a twin: `shared` tells, to_draft is None.
+    """Both directions of one pair's map. Not every id has a mapped_id: `shared` tells, to_draft is None.
 
     identity: the tokenizers are the same; nothing needs masking but padded ids.
     """
@@ -32,8 +33,8 @@ class Bridge:
         self.target = target
         self.draft = draft
         self.identity = target.same_ids(draft)
-        to_target = _twins(draft, target, self.identity)
-        to_draft = _twins(target, draft, self.identity)
+        to_target = _mapped_ids(draft, target, self.identity)
+        to_draft = _mapped_ids(target, draft, self.identity)
         self._to_draft = to_draft
         self.to_target: torch.Tensor = torch.zeros(draft.width, dtype=torch.long)  # [draft.width]
         self.shared: torch.Tensor = torch.zeros(draft.width, dtype=torch.bool)  # [draft.width]
@@ -42,10 +43,10 @@ class Bridge:
         self.shared[ids] = True
         self.draft_real: torch.Tensor = torch.from_numpy(draft.real.copy())  # [draft.width]
         self._to_target = to_target
-        self._twins_in_order = self.to_target[self.shared].sort()
+        self._mapped_in_order = self.to_target[self.shared].sort()
         self._shared_ids = self.shared.nonzero().squeeze(1)
-        # Which noise a coupled draft token is drawn with: that of the target token it would be. Ids
-        # without a twin have noise that no target id has.
+        # Which noise a coupled draft token is sampled with: that of the target token it would be. Ids
+        # without a mapped_id have noise that no target id has.
         self.draft_ids = torch.arange(draft.width)  # int64 [draft.width]: each id its own
         alone = self.draft_ids + NO_TARGET_ID
         self.noise_ids = torch.where(self.shared, self.to_target, alone)  # int64 [draft.width]
@@ -84,7 +85,7 @@ class Bridge:
 
     @property
     def shared_count(self) -> int:
-        """Draft ids that have a target twin."""
+        """Draft ids that have a target mapped_id."""
         return len(self._to_target)
 
     @cached_property
@@ -110,15 +111,15 @@ class Bridge:
         return frozenset(starts)
 
     def to_draft(self, target_id: int) -> int | None:
-        """The draft's twin of a target id."""
+        """The draft's mapped_id of a target id."""
         return self._to_draft.get(target_id)
 
     def draft_ids_of(self, target_ids: torch.Tensor) -> torch.Tensor:
-        """int64: every draft id whose twin is among target_ids (int64 [n]), one by one.
+        """int64: every draft id whose mapped_id is among target_ids (int64 [n]), one by one.
 
         Spellings may differ where bytes don't (byte fallback), so that one id can have several.
         """
-        order, places = self._twins_in_order
+        order, places = self._mapped_in_order
         first = torch.searchsorted(order, target_ids)
         counts = torch.searchsorted(order, target_ids, right=True) - first
         within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(
@@ -126,8 +127,8 @@ class Bridge:
         )
         return self._shared_ids[places[first.repeat_interleave(counts) + within]]
 
-    def twin(self, draft_id: int) -> int | None:
-        """The target's twin of a draft id."""
+    def mapped_id(self, draft_id: int) -> int | None:
+        """The target's mapped_id of a draft id."""
         return self._to_target.get(draft_id)
 
 
@@ -155,19 +156,19 @@ def unfinished(data: bytes) -> int:
     return 0
 
 
-def _twins(source: Vocabulary, other: Vocabulary, identity: bool) -> dict[int, int]:
+def _mapped_ids(source: Vocabulary, other: Vocabulary, identity: bool) -> dict[int, int]:
     """source id -> other id."""
     real = [int(token_id) for token_id in source.real.nonzero()[0]]
     if identity:
         return {id_: id_ for id_ in real if id_ < other.width and other.real[id_]}
-    twins = {}
+    mapped_ids = {}
     for token_id in real:
         if token_id not in source.special_ids:
-            twin = other.id_of(source.token_bytes(token_id))
-            if twin is not None:
-                twins[token_id] = twin
+            mapped_id = other.id_of(source.token_bytes(token_id))
+            if mapped_id is not None:
+                mapped_ids[token_id] = mapped_id
     for role, partners in _PARTNERS.items():
         found = [id_ for partner in partners for id_ in other.roles[partner] if id_ < other.width]
         if found:
-            twins |= {id_: found[0] for id_ in source.roles[role] if id_ < source.width}
-    return twins
+            mapped_ids |= {id_: found[0] for id_ in source.roles[role] if id_ < source.width}
+    return mapped_ids

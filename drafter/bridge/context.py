@@ -28,8 +28,8 @@ Encoding = Literal["canonical", "token"]
 class DraftContext:
     """Committed target ids in; draft ids out, or None while some byte can't be encoded.
 
-    canonical: text between special tokens is split as the draft tokenizer splits it.
-    token: a target token with a draft twin becomes that twin; only others go through their bytes.
+    canonical: text between special tokens is split as the draft tokenizer splits it. token: a
+    target token with a draft mapped_id becomes that mapped_id; only others go through their bytes.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class DraftContext:
         for token_id in target_ids:
             if token_id in self._target_bos:
                 continue  # the draft has its own at the start, if it wants one
-            twin = self._bridge.to_draft(token_id)
+            mapped_id = self._bridge.to_draft(token_id)
             special = target.is_special(token_id)
-            if twin is None or not (special or token_by_token):
+            if mapped_id is None or not (special or token_by_token):
                 self._live += target.token_bytes(token_id)
             elif self._close(final=special):
-                self._frozen.append(twin)
+                self._frozen.append(mapped_id)
             else:  # an unfinished character: its bytes need what follows
                 self._live += target.token_bytes(token_id)
         self._settle()

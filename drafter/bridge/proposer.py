@@ -18,13 +18,13 @@ MODES = (BridgeMode.TEXT, BridgeMode.INTERSECTION)  # the first one wins a tie
 
 
 def by_intersection(bridge: Bridge, draft_ids: Sequence[int]) -> list[int]:
-    """Each id's twin, up to the first that has none."""
+    """Each id's mapped_id, up to the first that has none."""
     proposed: list[int] = []
     for draft_id in draft_ids:
-        twin = bridge.twin(draft_id)
-        if twin is None:
+        mapped_id = bridge.mapped_id(draft_id)
+        if mapped_id is None:
             break
-        proposed.append(twin)
+        proposed.append(mapped_id)
     return proposed
 
 
@@ -34,7 +34,7 @@ def by_text(
     """The drafted text as the target would split it after `tail`, the last committed target ids.
 
     `held`: what the drafted text begins with that is committed already (DraftContext.healed). A
-    special token ends the text; its twin by role, if any, is proposed after it.
+    special token ends the text; its mapped_id by role, if any, is proposed after it.
     """
     if bridge.identity:
         return by_intersection(bridge, draft_ids)
@@ -47,9 +47,9 @@ def by_text(
     before = _text_before(bridge.target, tail)
     if special is None:
         return _split_open(bridge, before, data)
-    twin = bridge.twin(special)
+    mapped_id = bridge.mapped_id(special)
     proposed = _split(bridge.target, before, data)
-    return proposed if twin is None or (data and not proposed) else [*proposed, twin]
+    return proposed if mapped_id is None or (data and not proposed) else [*proposed, mapped_id]
 
 
 def _text_before(target: Vocabulary, tail: Sequence[int]) -> bytes:

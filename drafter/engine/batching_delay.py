@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-GATHER = 0.5  # of the last pass: how long a pass may wait, and how long a session is expected
+BATCHING_DELAY = (
+    0.5  # of the last pass: how long a pass may wait, and how long a session is expected
+)
 
 
-class Arrivals:
+class BatchingDelay:
     """Written on the event loop, read on the engine's thread."""
 
     def __init__(self) -> None:
@@ -35,4 +37,4 @@ class Arrivals:
         coming = tuple(self._coming.values())  # a copy in one go: the event loop changes it
         if not coming:
             return 0.0
-        return min(begun, max(coming)) + GATHER * pass_s
+        return min(begun, max(coming)) + BATCHING_DELAY * pass_s

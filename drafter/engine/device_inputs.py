@@ -1,6 +1,6 @@
 """What sessions ask of a draft step, as tensors for kernels.
 
-Knows how draws and adjustments become rows. Refuses to know kernels' launches and memory
+Knows how sampling and adjustments become rows. Refuses to know kernels' launches and memory
 (drafter/engine/device_sampler.py). Built on the host; `adjust` runs where its tensors are.
 """
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from common.kernels.scan import ARGMAX, FILTERED
-from common.sampling.distribution import adjusted, filters
+from common.sampling.distribution import filters, processed
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose, seed_word
-from drafter.engine.sampler import Question
-from drafter.engine.tokens import Draws
+from drafter.engine.sampler import SamplerInput
+from drafter.engine.tokens import DraftSamplingParams
 from drafter.kernels.draft_rows import Steps
 
 LOG2_E = 1.4426950408889634
@@ -26,7 +26,7 @@ _LIKELIEST = SamplingParams()
 
 @dataclass(frozen=True)
 class Entries:
-    """Logits to change first; see `adjusted` in common/sampling/distribution.py."""
+    """Logits to change first; see `processed` in common/sampling/distribution.py."""
 
     rows: Tensor  # int64 [n]
     ids: Tensor  # int64 [n]
@@ -39,17 +39,19 @@ class Entries:
     frequency: Tensor  # float32 [n]
 
 
-def steps_of(draws: Sequence[Draws | None], taken: Sequence[int], vocab: int) -> Steps:
-    """How each row's token is drawn; None: the likeliest. taken: tokens of its draft before."""
-    params = [_LIKELIEST if each is None else each.params for each in draws]
+def steps_of(
+    sampling: Sequence[DraftSamplingParams | None], taken: Sequence[int], vocab: int
+) -> Steps:
+    """How each row's token is sampled; None: the likeliest. taken: tokens of its draft before."""
+    params = [_LIKELIEST if each is None else each.params for each in sampling]
     temperature, top_k, top_p, min_p = filters(params, vocab)
-    seeds = [0 if each is None else seed_word(each.seed) for each in draws]
+    seeds = [0 if each is None else seed_word(each.seed) for each in sampling]
     places = [
         0 if each is None else each.position + so_far
-        for each, so_far in zip(draws, taken, strict=True)
+        for each, so_far in zip(sampling, taken, strict=True)
     ]
-    coupled = [each is not None and each.purpose is Purpose.COUPLED for each in draws]
-    kinds = [ARGMAX if each is None else FILTERED for each in draws]
+    coupled = [each is not None and each.purpose is Purpose.COUPLED for each in sampling]
+    kinds = [ARGMAX if each is None else FILTERED for each in sampling]
     return Steps(
         kinds=torch.tensor(kinds, dtype=torch.int32),
         scales=LOG2_E / temperature,
@@ -62,11 +64,9 @@ def steps_of(draws: Sequence[Draws | None], taken: Sequence[int], vocab: int) ->
     )
 
 
-def entries_of(asked: Sequence[Question]) -> Entries:
+def entries_of(asked: Sequence[SamplerInput]) -> Entries:
     """Of one row each, in their order."""
-    found = [
-        each.adjustments.entries(each.drafted) for each in asked if each.adjustments is not None
-    ]
+    found = [each.processors.entries(each.drafted) for each in asked if each.processors is not None]
     counts = torch.tensor([len(columns[0]) for columns in found])
     rows = torch.arange(len(found)).repeat_interleave(counts)
     return Entries(rows, *(torch.cat(columns) for columns in zip(*found, strict=True)))
@@ -80,5 +80,5 @@ def adjust(
     """`out`, with the logits after the entries' changes."""
     out.copy_(logits)
     where, how = (entries.rows, entries.ids), list(vars(entries).values())[2:]
-    out.index_put_(where, adjusted(out[where], *how))
+    out.index_put_(where, processed(out[where], *how))
     return out

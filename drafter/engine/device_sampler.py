@@ -1,8 +1,9 @@
 """Draft tokens on a GPU: a step's questions sent in one copy, chosen by kernels, fetched in one.
 
 Knows which sessions share a launch (drafter/kernels/propose.py takes one mask and one set of noise
-ids) and how answers lie in memory. Refuses to know how kernels choose. A law that goes along is
-over draft ids, as on the CPU: ids that share a twin are drawn apart and add up in it.
+ids) and how answers lie in memory. Refuses to know how kernels choose. A distribution that goes
+along is over draft ids, as on the CPU: ids that share a mapped_id are sampled apart and add up in
+it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.device.runtime import Runtime
-from common.device.staging import Landing, Staging
+from common.device.staging import HostBuffer, Staging
 from common.sampling.rng import Purpose
 from drafter.bridge.bridge import NO_TARGET_ID, Bridge
 from drafter.engine.device_inputs import Entries, adjust, entries_of, steps_of
 from drafter.engine.healing import ask_healing, heal
-from drafter.engine.sampler import Choice, Question
+from drafter.engine.sampler import SampledToken, SamplerInput
 from drafter.engine.tokens import Law
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 from drafter.kernels.propose import propose_rows
 
 log = logging.getLogger(__name__)
 
-MOST_Q = 256  # ids of a law that goes along; kernels keep them in registers
+MOST_Q = 256  # ids of a distribution that goes along; kernels keep them in registers
 COUPLED_SLOTS = 256  # of the draft's likeliest ids that noise is made for
 _ALIGNED = 16  # integers: where results begin
 
@@ -43,7 +44,7 @@ class _Kind:
     mask: int  # which of the bridge's masks
     noise: int  # which of its noise ids; 0: draft ids
     slots: int
-    adjusts: bool  # whether its logits change first
+    processes_logits: bool  # whether its logits change first
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class _Launch:
     members: list[int]
     tokens: slice  # [members, 2]: draft id, noise id
     tops: slice  # float32 [members]: not finite where nothing may come or logits aren't
-    ids: slice  # [members, slots] of the law
+    ids: slice  # [members, slots] of the distribution
     probs: slice  # float32 [members, slots]
 
 
-class DeviceChoices:
+class DeviceSampler:
     """One engine's (see drafter/engine/sampler.py); all memory of its own is made here."""
 
     def __init__(
@@ -69,7 +70,7 @@ class DeviceChoices:
         most_sessions: int,
         q_entries: int,
     ) -> None:
-        """q_entries: of a law that goes along; cut to a power of two, MOST_Q at most."""
+        """q_entries: of a distribution that goes along; cut to a power of two, MOST_Q at most."""
         vocab = bridge.draft.width
         self._bridge, self._vocab = bridge, vocab
         self._q_slots = 1 << (min(q_entries, MOST_Q).bit_length() - 1)
@@ -89,12 +90,12 @@ class DeviceChoices:
         self._results = torch.zeros(most, dtype=torch.int32, device=device)
         self._end = 0  # of what this step has taken of it
         self._staging = Staging(device, runtime)
-        self._landing = Landing(most, torch.int32, runtime)
+        self._host_buffer = HostBuffer(most, torch.int32, runtime)
         self._begun = runtime.mark()
         self.enter = runtime.enter
         self.lag_s = 0.0
 
-    def choose(self, logits: Tensor, asked: Sequence[Question]) -> list[Choice]:
+    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
         """logits: [sum of rows, draft vocab], in the order of `asked`."""
         asked_at = time.monotonic()
         self._begun.record()
@@ -103,24 +104,24 @@ class DeviceChoices:
             self.lag_s = time.monotonic() - asked_at
             return []
         chosen = self._choose(logits, asked)
-        choose_s = self._landing.landed.seconds_since(self._begun)
+        choose_s = self._host_buffer.landed.seconds_since(self._begun)
         self.lag_s = max(0.0, time.monotonic() - asked_at - choose_s)
         return chosen
 
     def warm_up(self) -> None:
         """Run every kernel that a step may run, so that none is compiled while sessions wait."""
         began = time.monotonic()
-        for adjusts in (False, True):
+        for processes_logits in (False, True):
             for mask, noise in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 2)):
                 self._end = 0
                 slots = COUPLED_SLOTS if noise else self._q_slots
-                scores = (self._wide if adjusts else self._picked)[:1].zero_()
+                scores = (self._wide if processes_logits else self._picked)[:1].zero_()
                 (steps,) = self._staging.send([steps_of([None], [0], self._vocab)])
-                self._propose(scores, [0], _Kind(mask, noise, slots, adjusts), steps)
-                self._landing.fetch(self._results[: self._end])
+                self._propose(scores, [0], _Kind(mask, noise, slots, processes_logits), steps)
+                self._host_buffer.fetch(self._results[: self._end])
         log.info("proposal kernels are ready after %.1f s", time.monotonic() - began)
 
-    def _choose(self, logits: Tensor, asked: Sequence[Question]) -> list[Choice]:
+    def _choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
         last = [end - 1 for end in torch.tensor([each.rows for each in asked]).cumsum(0).tolist()]
         groups: dict[_Kind, list[int]] = {}
         for index, each in enumerate(asked):
@@ -129,10 +130,10 @@ class DeviceChoices:
         parts: list[Tensor | Steps | Entries | None] = []
         for kind, members in groups.items():
             some = [asked[index] for index in members]
-            draws, taken = [each.draws for each in some], [len(each.drafted) for each in some]
+            sampling, taken = [each.sampling for each in some], [len(each.drafted) for each in some]
             parts.append(torch.tensor([last[index] for index in members]))
-            parts.append(steps_of(draws, taken, self._vocab))
-            parts.append(entries_of(some) if kind.adjusts else None)
+            parts.append(steps_of(sampling, taken, self._vocab))
+            parts.append(entries_of(some) if kind.processes_logits else None)
         *sent, to_heal = self._staging.send([*parts, to_heal])
         self._end = 0
         launches = []
@@ -144,21 +145,21 @@ class DeviceChoices:
         if to_heal is not None:
             longer, likelier = heal(logits, to_heal)
             self._results[healed].view(2, -1).copy_(torch.stack([longer, likelier.long()]))
-        answers = self._landing.fetch(self._results[: self._end]).numpy()
+        answers = self._host_buffer.fetch(self._results[: self._end]).numpy()
         chosen = self._read(answers, launches, asked)
         for index, longer, likelier in zip(healing, *answers[healed].reshape(2, -1), strict=True):
             if likelier:
                 chosen[index] = replace(chosen[index], token=int(longer), replaced=True)
         return chosen
 
-    def _kind(self, asked: Question) -> _Kind:
+    def _kind(self, asked: SamplerInput) -> _Kind:
         mask = next(place for place, one in enumerate(self._masks) if one is asked.allowed)
-        adjusts, draws = asked.adjustments is not None, asked.draws
-        if draws is None:
-            return _Kind(mask, 0, self._q_slots, adjusts)
-        ids = draws.noise_ids if asked.drafted else draws.first_noise_ids
+        processes_logits, sampling = asked.processors is not None, asked.sampling
+        if sampling is None:
+            return _Kind(mask, 0, self._q_slots, processes_logits)
+        ids = sampling.noise_ids if asked.drafted else sampling.first_noise_ids
         noise = next(place for place, one in enumerate(self._noise) if one is ids)
-        return _Kind(mask, noise, COUPLED_SLOTS if noise else self._q_slots, adjusts)
+        return _Kind(mask, noise, COUPLED_SLOTS if noise else self._q_slots, processes_logits)
 
     def _scores(
         self, logits: Tensor, rows: Tensor, entries: Entries | None, places: Sequence[int]
@@ -193,9 +194,9 @@ class DeviceChoices:
         return place
 
     def _read(
-        self, answers: NDArray[np.int32], launches: Sequence[_Launch], asked: Sequence[Question]
-    ) -> list[Choice]:
-        chosen = [Choice(None)] * len(asked)
+        self, answers: NDArray[np.int32], launches: Sequence[_Launch], asked: Sequence[SamplerInput]
+    ) -> list[SampledToken]:
+        chosen = [SampledToken(None)] * len(asked)
         for each in launches:
             count = len(each.members)
             tokens = answers[each.tokens].reshape(count, 2)[:, 0].tolist()
@@ -203,13 +204,13 @@ class DeviceChoices:
             probs = answers[each.probs].view(np.float32).reshape(count, -1)
             there = np.isfinite(answers[each.tops].view(np.float32))
             for place, index in enumerate(each.members):
-                draws, law = asked[index].draws, None
+                sampling, distribution = asked[index].sampling, None
                 if not there[place]:
                     continue
-                if draws is not None and draws.purpose is Purpose.PROPOSE:
+                if sampling is not None and sampling.purpose is Purpose.PROPOSE:
                     used = probs[place] > 0
-                    law = Law(ids[place][used].tolist(), probs[place][used].tolist())
-                chosen[index] = Choice(tokens[place], law)
+                    distribution = Law(ids[place][used].tolist(), probs[place][used].tolist())
+                chosen[index] = SampledToken(tokens[place], distribution)
         return chosen
 
 

@@ -1,10 +1,10 @@
-"""Plain torch: the law that draft tokens are sampled from, and a draw from it.
+"""Plain torch: the distribution that draft tokens are sampled from, and a sample from it.
 
 Specification of drafter/kernels/propose.py, CPU path and test oracle, as verifier/kernels has it.
-Exactness at the verifier needs that q is the law that was sampled, not that it is near anything:
-so the law is masked, filtered and cut first, and what is left is both sampled and sent. Draft ids
-here; which ids key the randomness is an argument. Pure functions: inputs are never written, and
-each row is computed alone. Refuses to know sessions, models and messages.
+Exactness at the verifier needs that q is the distribution that was sampled, not that it is near
+anything: so the distribution is masked, filtered and cut first, and what is left is both sampled
+and sent. Draft ids here; which ids key the randomness is an argument. Pure functions: inputs are
+never written, and each row is computed alone. Refuses to know sessions, models and messages.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import NEVER, draw
+from common.sampling.distribution import NEVER, sample
 from common.sampling.rng import Purpose
 
 
 @dataclass(frozen=True)
-class SparseLaw:
-    """One law per row: at most `slots` draft ids with a probability, the likeliest first, of
+class SparseDistribution:
+    """One distribution per row: at most `slots` draft ids with a probability, the likeliest first, of
     equal logits the lowest id.
 
     Slots that aren't used have probability 0. float32 probabilities sum to one as nearly as float32
@@ -31,7 +31,7 @@ class SparseLaw:
     probs: Tensor  # float32 [rows, slots]
 
 
-def draft_law(
+def draft_distribution(
     logits: Tensor,  # [rows, draft vocab], any float dtype
     allowed: Tensor | None,  # bool [rows, draft vocab] or [draft vocab]; None: all
     temperature: Tensor,  # float32 [rows], > 0
@@ -39,7 +39,7 @@ def draft_law(
     top_p: Tensor,  # float32 [rows], 1: off
     min_p: Tensor,  # float32 [rows], 0: off
     slots: int,
-) -> SparseLaw:
+) -> SparseDistribution:
     """The ids that may be drafted under the request's own parameters (drafts outside the target's
     filters would never stand), cut to the `slots` likeliest and renormalised.
 
@@ -55,8 +55,8 @@ def draft_law(
     counted = (top_p < 1) & (top_k < vocab)  # top-p asks for the mass of what top-k keeps
     reach = max(slots, int((top_k * counted).amax())) if len(scores) else slots
     values, ids = likeliest(scores, reach)
-    heat = temperature[:, None]
-    share = ((values - values[:, :1]) / heat).exp()  # of the likeliest one's probability
+    temperature = temperature[:, None]
+    share = ((values - values[:, :1]) / temperature).exp()  # of the likeliest one's probability
     place = top_k.to(torch.int64)[:, None] - 1
     edge = values.gather(1, place.clamp(max=reach - 1))  # [rows, 1], the least that top-k keeps
     edge = edge.masked_fill(place >= reach, NEVER)  # it keeps all that there is room for
@@ -64,7 +64,7 @@ def draft_law(
     rows = (top_p < 1).nonzero().squeeze(1)
     if len(rows):
         kept[rows] &= _within_top_p(
-            scores.index_select(0, rows), values[rows], share[rows], edge[rows], heat[rows],
+            scores.index_select(0, rows), values[rows], share[rows], edge[rows], temperature[rows],
             top_p[rows, None],
         )  # fmt: skip
     kept &= share >= min_p[:, None]
@@ -72,7 +72,7 @@ def draft_law(
     probs = (exact / exact.sum(dim=-1, keepdim=True)).to(torch.float32)
     # Rounding leaves some 2**-25 per slot; the likeliest one, first in its row, takes it.
     probs[:, 0] += (1 - probs.to(torch.float64).sum(dim=-1)).to(torch.float32)
-    return SparseLaw(ids[:, :slots], probs)
+    return SparseDistribution(ids[:, :slots], probs)
 
 
 def _within_top_p(
@@ -80,16 +80,16 @@ def _within_top_p(
     values: Tensor,  # float32 [rows, reach], their greatest, descending
     share: Tensor,  # float32 [rows, reach], of the greatest one's probability
     edge: Tensor,  # float32 [rows, 1], the least value that counts
-    heat: Tensor,  # float32 [rows, 1]
+    temperature: Tensor,  # float32 [rows, 1]
     top_p: Tensor,  # float32 [rows, 1]
 ) -> Tensor:  # bool [rows, reach]
     """Whether the greater values' mass is less than p; of the maximum always."""
     if bool((edge > NEVER).any()):
         scores.masked_fill_(scores < edge, NEVER)
-    likeliest_has = scores.div_(heat).softmax(dim=-1).amax(dim=-1, keepdim=True)
+    likeliest_has = scores.div_(temperature).softmax(dim=-1).amax(dim=-1, keepdim=True)
     before = (share.cumsum(dim=-1) - share) * likeliest_has
     first = torch.searchsorted(-values, -values)  # where each value's equals begin
-    first = first.clamp(max=values.shape[-1] - 1)  # a row that has NaN has no law anyway
+    first = first.clamp(max=values.shape[-1] - 1)  # a row that has NaN has no distribution anyway
     return (before.gather(1, first) < top_p) | (values == values[:, :1])
 
 
@@ -115,19 +115,19 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def propose(
-    law: SparseLaw,
+    distribution: SparseDistribution,
     noise_ids: Tensor,  # int64 [draft vocab] or [rows, slots]: the token id whose noise an id has
     seed: Tensor,  # int64 [rows]
     position: Tensor,  # int64 [rows], in the target's sequence
     purpose: Purpose = Purpose.PROPOSE,
 ) -> Tensor:  # int64 [rows]
-    """One draft id per row, sampled from exactly `law`, which is what is sent.
+    """One draft id per row, sampled from exactly `distribution`, which is what is sent.
 
     That needs noise_ids that are distinct within a row. For a draft that is COUPLED to the
-    verifier's draw they are the target's ids, and seed and position its own. Ties go to the lowest
-    noise id, as the verifier's do.
+    verifier's sample they are the target's ids, and seed and position its own. Ties go to the
+    lowest noise id, as the verifier's do.
     """
-    own = noise_ids[law.ids] if noise_ids.dim() == 1 else noise_ids
+    own = noise_ids[distribution.ids] if noise_ids.dim() == 1 else noise_ids
     own, order = own.sort(dim=-1, stable=True)
-    slot = draw(law.probs.gather(1, order), seed, position, purpose, own)
-    return law.ids.gather(1, order.gather(1, slot[:, None])).squeeze(1)
+    slot = sample(distribution.probs.gather(1, order), seed, position, purpose, own)
+    return distribution.ids.gather(1, order.gather(1, slot[:, None])).squeeze(1)

@@ -21,9 +21,9 @@ from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.telemetry import metrics
 from drafter.bridge.bridge import Bridge
-from drafter.engine.batching_delay import Arrivals
-from drafter.engine.sampler import Choice, Choices, HostChoices
-from drafter.engine.session import Draft, DraftFailed, DraftSession, Outcome, Wish
+from drafter.engine.batching_delay import BatchingDelay
+from drafter.engine.sampler import HostSampler, SampledToken, Sampler
+from drafter.engine.session import Draft, DraftFailed, DraftRequest, DraftSession, RunAheadResult
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class DraftEngine:
         max_batch_tokens: int,
         max_context_length: int,
         threads: int = 0,
-        choices: Choices | None = None,  # None: on the CPU
+        sampler: Sampler | None = None,  # None: on the CPU
         run_ahead: bool = False,
     ) -> None:
         """run_ahead: whether sessions draft while their verdicts are on the way."""
@@ -54,15 +54,15 @@ class DraftEngine:
         self._waiting: dict[DraftSession, None] = {}  # an ordered set
         self._ahead: dict[DraftSession, None] = {}  # those that may draft ahead of their verdicts
         self._run_ahead = run_ahead
-        self._arrivals = Arrivals()
+        self._batching_delay = BatchingDelay()
         self._pass_s = 0.0  # the last forward pass
         self._steps = 0
-        self._choices = HostChoices(bridge) if choices is None else choices
+        self._sampler = HostSampler(bridge) if sampler is None else sampler
         self.telemetry = EngineTelemetry(
-            "draft", pool, lambda: len(self._waiting), lambda: model.unrecorded_passes
+            "draft", pool, lambda: len(self._waiting), lambda: model.eager_passes
         )
-        self._outcomes = self.telemetry.registry.counters(metrics.RUN_AHEAD)
-        self._thread = EngineThread("draft-engine", self.step, threads, enter=self._choices.enter)
+        self._outputs = self.telemetry.registry.counters(metrics.RUN_AHEAD)
+        self._thread = EngineThread("draft-engine", self.step, threads, enter=self._sampler.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
 
@@ -73,7 +73,7 @@ class DraftEngine:
         if not self._waiting and not self._ahead:
             return False
         now = time.monotonic()
-        self._thread.gather(lambda: self._arrivals.until(now, self._pass_s))
+        self._thread.gather(lambda: self._batching_delay.until(now, self._pass_s))
         batch = self._pack()
         if not batch:  # whoever waited has ended
             return bool(self._ahead)
@@ -84,8 +84,8 @@ class DraftEngine:
             forward_s = self._pass_s = time.monotonic() - began
             asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
             real = self._bridge.draft_real
-            chosen = self._choices.choose(logits, [session.asks(real) for session in asking])
-            forward_s += self._choices.lag_s
+            chosen = self._sampler.choose(logits, [session.asks(real) for session in asking])
+            forward_s += self._sampler.lag_s
             self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
         except Exception as cause:
             self._fail(running, cause)
@@ -113,7 +113,7 @@ class DraftEngine:
                 del self._ahead[session]
         return batch
 
-    def _advance(self, session: DraftSession, chosen: Choice) -> None:
+    def _advance(self, session: DraftSession, chosen: SampledToken) -> None:
         """One draft token more, or none; hand the draft out when it is whole."""
         session.take(chosen, self._stops)
         if session in self._waiting and session.owed == 0:
@@ -148,18 +148,18 @@ class DraftEngine:
 
     def expect(self, session: DraftSession) -> None:
         """The session is about to ask for a draft: its verdict is here."""
-        self._arrivals.expect(session)
+        self._batching_delay.expect(session)
 
-    async def draft(self, session: DraftSession, context: Seq[int], wish: Wish) -> Draft:
+    async def draft(self, session: DraftSession, context: Seq[int], request: DraftRequest) -> Draft:
         """Read `context` (draft ids; what of it is known already isn't read again), then draft.
 
         Fewer than the steps wished for come back after an end of sequence; with 0 steps the context
         is read and nothing drafted. Raises DraftFailed.
         """
-        assert context and len(context) + wish.steps <= self.max_context_length
+        assert context and len(context) + request.steps <= self.max_context_length
         now = time.monotonic()
-        self._arrivals.forget(session)
-        self._thread.call(lambda: self._begin(session, context, wish, now))
+        self._batching_delay.forget(session)
+        self._thread.call(lambda: self._begin(session, context, request, now))
         return await session.mailbox.take()
 
     def give_up(self, session: DraftSession) -> None:
@@ -170,18 +170,20 @@ class DraftEngine:
 
     def close(self, session: DraftSession) -> None:
         """Free the session's pages before the next step."""
-        self._arrivals.forget(session)
+        self._batching_delay.forget(session)
         self._thread.call(lambda: self._end(session))
 
-    def _begin(self, session: DraftSession, context: Seq[int], wish: Wish, asked_at: float) -> None:
+    def _begin(
+        self, session: DraftSession, context: Seq[int], request: DraftRequest, asked_at: float
+    ) -> None:
         if session.sequence not in self._sessions:
             return
         self._ahead.pop(session, None)
         session.asked_at, session.forward_s = asked_at, 0.0
-        outcome = session.begin(context, wish)
-        if outcome is not None:
-            self._outcomes[outcome.value,].inc()
-        if outcome is Outcome.HIT:
+        output = session.begin(context, request)
+        if output is not None:
+            self._outputs[output.value,].inc()
+        if output is RunAheadResult.HIT:
             self._hand_out(session)
         else:
             self._waiting[session] = None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from drafter.bridge.bridge import Bridge
-from drafter.engine.sampler import Question
+from drafter.engine.sampler import SamplerInput
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Healing:
         Tensor  # int64 [sessions]: the logit row behind the last token; the one before it is next
     )
     last: Tensor  # int64 [sessions], that token
-    drawn: Tensor  # bool [sessions]: its successor is drawn as the target's is
+    sampled: Tensor  # bool [sessions]: its successor is sampled as the target's is
     owners: Tensor  # int64 [extensions], whose they are
     extensions: Tensor  # int64 [extensions]
 
 
 def ask_healing(
-    bridge: Bridge, asked: Sequence[Question], rows: Sequence[int]
+    bridge: Bridge, asked: Sequence[SamplerInput], rows: Sequence[int]
 ) -> tuple[list[int], Healing | None]:
     """(which of `asked` may heal, what is to be compared); rows: each one's last logit row."""
     members: list[int] = []
@@ -45,7 +45,7 @@ def ask_healing(
     return members, Healing(
         after=torch.tensor([rows[index] for index in members]),
         last=torch.tensor([asked[index].last for index in members]),
-        drawn=torch.tensor([asked[index].draws is not None for index in members]),
+        sampled=torch.tensor([asked[index].sampling is not None for index in members]),
         owners=torch.arange(len(members)).repeat_interleave(counts),
         extensions=torch.cat(extensions),
     )
@@ -61,7 +61,7 @@ def heal(logits: Tensor, asked: Healing) -> tuple[Tensor, Tensor]:
     after = logits.index_select(0, asked.after).float()
     successor = after.amax(dim=-1) - after.logsumexp(dim=-1)  # log P(the best | last)
     through_last = before.gather(1, asked.last[:, None]).squeeze(1)
-    through_last = through_last + successor.masked_fill(asked.drawn, 0.0)
+    through_last = through_last + successor.masked_fill(asked.sampled, 0.0)
     values = before[asked.owners, asked.extensions]  # [extensions]
     best = torch.full_like(through_last, float("-inf"))
     best.scatter_reduce_(0, asked.owners, values, "amax")

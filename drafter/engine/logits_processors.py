@@ -1,7 +1,7 @@
 """Bias, penalties and ends that can't come yet, as the target has them, on draft logits.
 
-A draft token counts as its target twin; one without a twin is left alone. Knows one session's
-committed target ids. Refuses to know laws and how tokens are chosen.
+A draft token counts as its target mapped_id; one without a mapped_id is left alone. Knows one
+session's committed target ids. Refuses to know distributions and how tokens are chosen.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import adjusted
+from common.sampling.distribution import processed
 from common.sampling.parameters import SamplingParams
 from drafter.bridge.bridge import Bridge
 
 
-class DraftAdjustments:
+class DraftLogitsProcessors:
     """Written between drafts (`commit`), read while one is made (`applied`)."""
 
     def __init__(
@@ -37,28 +37,28 @@ class DraftAdjustments:
 
     def commit(self, target_ids: Sequence[int]) -> None:
         """Output tokens that stand."""
-        twins = self._bridge.draft_ids_of(torch.tensor(target_ids, dtype=torch.int64))
-        self._seen[twins] = True
-        self._count.index_add_(0, twins, torch.ones_like(twins, dtype=torch.int32))
+        mapped_ids = self._bridge.draft_ids_of(torch.tensor(target_ids, dtype=torch.int64))
+        self._seen[mapped_ids] = True
+        self._count.index_add_(0, mapped_ids, torch.ones_like(mapped_ids, dtype=torch.int32))
         self._output_length += len(target_ids)
 
     def applied(self, logits: Tensor, drafted: Sequence[int]) -> Tensor:
         """float32 [draft vocab], a copy of `logits` ([draft vocab]) after `drafted` draft ids."""
         ids, *how = self.entries(drafted)
         scores = logits.to(torch.float32, copy=True)
-        scores[ids] = adjusted(scores[ids], *how)
+        scores[ids] = processed(scores[ids], *how)
         return scores
 
     def entries(self, drafted: Sequence[int]) -> tuple[Tensor, ...]:
-        """Draft ids whose logits change after `drafted`, int64 [n], and then what `adjusted`
+        """Draft ids whose logits change after `drafted`, int64 [n], and then what `processed`
         (common/sampling/distribution.py) takes behind their values, [n] each."""
         params, seen, count = self._params, self._seen, self._count
         if drafted:
             ids = torch.tensor(drafted)
             targets = self._bridge.to_target[ids[self._bridge.shared[ids]]]
-            twins = self._bridge.draft_ids_of(targets)
-            seen = seen.index_fill(0, twins, True)
-            count = count.index_add(0, twins, torch.ones_like(twins, dtype=torch.int32))
+            mapped_ids = self._bridge.draft_ids_of(targets)
+            seen = seen.index_fill(0, mapped_ids, True)
+            count = count.index_add(0, mapped_ids, torch.ones_like(mapped_ids, dtype=torch.int32))
         banned = torch.zeros_like(seen)
         if self._output_length + len(drafted) < params.min_new_tokens:
             banned[self._ends] = True

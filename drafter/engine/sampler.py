@@ -1,7 +1,7 @@
 """A draft step's question, and its answer on the CPU: one token for each session, from its logits.
 
 Knows what a session asks of a step, and healing beside it. Refuses to know sessions and batches
-(drafter/engine/engine.py), and how tokens are drawn (drafter/engine/tokens.py).
+(drafter/engine/engine.py), and how tokens are sampled (drafter/engine/tokens.py).
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import torch
 from torch import Tensor
 
 from drafter.bridge.bridge import Bridge
-from drafter.engine.logits_processors import DraftAdjustments
-from drafter.engine.tokens import Draws, Law, choose, choose_extension
+from drafter.engine.logits_processors import DraftLogitsProcessors
+from drafter.engine.tokens import DraftSamplingParams, Law, choose, choose_extension
 
 
 @dataclass(frozen=True)
-class Question:
+class SamplerInput:
     """What one session wants of a step: a token from its last logit row."""
 
     rows: int  # of logits; where there are two, the first is before `last`, for healing
     last: int  # the newest token that was read
     drafted: Sequence[int]  # tokens of this draft so far
     allowed: Tensor  # bool [draft vocab]: on a device it must be one of the bridge's own masks
-    draws: Draws | None  # None: the likeliest
-    adjustments: DraftAdjustments | None
+    sampling: DraftSamplingParams | None  # None: the likeliest
+    processors: DraftLogitsProcessors | None
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledToken:
     """The token, or None where nothing may come; `replaced`: it stands in place of the last one."""
 
     token: int | None
-    law: Law | None = None  # what it was drawn from, where that goes along
+    distribution: Law | None = None  # what it was sampled from, where that goes along
     replaced: bool = False
 
 
-class Choices(Protocol):
+class Sampler(Protocol):
     """Who chooses draft tokens: picked at start, by the device."""
 
     @property
@@ -52,11 +52,11 @@ class Choices(Protocol):
     def warm_up(self) -> None:
         """Make at start what would otherwise be made in a step."""
 
-    def choose(self, logits: Tensor, asked: Sequence[Question]) -> list[Choice]:
+    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
         """logits: [sum of rows, draft vocab], in the order of `asked`."""
 
 
-class HostChoices:
+class HostSampler:
     """On the CPU, in plain torch."""
 
     lag_s = 0.0
@@ -68,24 +68,27 @@ class HostChoices:
 
     def warm_up(self) -> None: ...
 
-    def choose(self, logits: Tensor, asked: Sequence[Question]) -> list[Choice]:
+    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
         if not asked:
             return []
         rows = torch.tensor([each.rows for each in asked]).cumsum(0) - 1
         scores = logits[rows]  # [sessions, draft vocab], a copy
         for index, each in enumerate(asked):
-            if each.adjustments is not None:
-                scores[index] = each.adjustments.applied(scores[index], each.drafted)
+            if each.processors is not None:
+                scores[index] = each.processors.applied(scores[index], each.drafted)
         steps = [len(each.drafted) for each in asked]
-        drawn = choose(
-            scores, [each.allowed for each in asked], [each.draws for each in asked], steps
+        sampled = choose(
+            scores, [each.allowed for each in asked], [each.sampling for each in asked], steps
         )
-        chosen = [Choice(None) if made is None else Choice(made.token, made.law) for made in drawn]
+        chosen = [
+            SampledToken(None) if made is None else SampledToken(made.token, made.distribution)
+            for made in sampled
+        ]
         for index, each in enumerate(asked):
             if each.rows == 2:
                 row, longer = int(rows[index]), self._bridge.draft_extensions(each.last)
                 extension = choose_extension(
-                    logits[row - 1], logits[row], each.last, longer, each.draws is not None
+                    logits[row - 1], logits[row], each.last, longer, each.sampling is not None
                 )
                 if extension is not None:
                     chosen[index] = replace(chosen[index], token=extension, replaced=True)

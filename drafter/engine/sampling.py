@@ -1,12 +1,12 @@
-"""How one session's draft tokens are drawn: which law, which numbers, and what goes with them.
+"""How one session's draft tokens are sampled: which distribution, which numbers, and what goes with them.
 
-    greedy      the likeliest token
-    coupled     what the seed draws at the place that the token would have: both sides draw alike
-    rejection   a draw from a short law, which goes along; the likeliest where the text has no law
-    no-q        the likeliest: x stands with probability p(x), so that a draw could only be worse
+    greedy      the likeliest token coupled     what the seed sampling at the place that the token
+    would have: both sides sample alike rejection   a sample from a short distribution, which goes
+    along; the likeliest where the text has no distribution target-only        the likeliest: x
+    stands with probability p(x), so that a sample could only be worse
 
-Knows rules and positions. Refuses to know the model, contexts and messages, and how a draw is made
-(drafter/engine/tokens.py).
+Knows rules and positions. Refuses to know the model, contexts and messages, and how a sample is
+made (drafter/engine/tokens.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from common.sampling.parameters import MAX_SEED
 from common.sampling.rng import Purpose
 from common.sampling.rules import AcceptanceRule
-from common.types import BridgeMode, OpenSession, SparseRow
+from common.types import BridgeMode, OpenSession, SparseDistribution
 from drafter.bridge.bridge import Bridge
-from drafter.engine.logits_processors import DraftAdjustments
-from drafter.engine.tokens import Draws, Law
+from drafter.engine.logits_processors import DraftLogitsProcessors
+from drafter.engine.tokens import DraftSamplingParams, Law
 
 COUPLED_SLOTS = 1024  # of the draft's likeliest ids that noise is made for; the rest hardly matters
 SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that no two rounds of a session have one seed
@@ -32,7 +32,7 @@ class DraftSampling:
     def __init__(
         self, bridge: Bridge, spec: OpenSession, eos_ids: frozenset[int], q_entries: int
     ) -> None:
-        """eos_ids: the target's. q_entries: at most so many ids in a law that goes along."""
+        """eos_ids: the target's. q_entries: at most so many ids in a distribution that goes along."""
         self._bridge = bridge
         self._params = spec.sampling
         self._rule = spec.rule
@@ -41,12 +41,14 @@ class DraftSampling:
         self._drafts = 0
         seed = spec.sampling.seed
         self._seed = secrets.randbits(64) if seed is None else seed
-        self.adjustments: DraftAdjustments | None = None
-        if spec.sampling.adjusts:
+        self.processors: DraftLogitsProcessors | None = None
+        if spec.sampling.processes_logits:
             begun = len(spec.prompt) - spec.resumed_output_tokens
             prompt, output = spec.prompt[:begun], spec.prompt[begun:]
-            self.adjustments = DraftAdjustments(bridge, spec.sampling, prompt, spec.ends(eos_ids))
-            self.adjustments.commit(output)
+            self.processors = DraftLogitsProcessors(
+                bridge, spec.sampling, prompt, spec.ends(eos_ids)
+            )
+            self.processors.commit(output)
 
     @property
     def greedy(self) -> bool:
@@ -55,20 +57,20 @@ class DraftSampling:
 
     @property
     def with_q(self) -> bool:
-        """Whether each proposed token goes with its law."""
+        """Whether each proposed token goes with its distribution."""
         return self._rule is AcceptanceRule.REJECTION
 
     def commit(self, target_ids: Sequence[int]) -> None:
         """Output tokens that stand."""
         self._position += len(target_ids)
-        if self.adjustments is not None:
-            self.adjustments.commit(target_ids)
+        if self.processors is not None:
+            self.processors.commit(target_ids)
 
-    def draws(self, mode: BridgeMode, held: bool = False) -> Draws | None:
+    def sampling(self, mode: BridgeMode, held: bool = False) -> DraftSamplingParams | None:
         """For the next draft; None: the likeliest tokens. held: it begins with a committed space.
 
         Numbers that nobody shares are fresh for every draft: what became of the last one, lengths
-        and modes included, then tells nothing about them, and q is exactly what was drawn from.
+        and modes included, then tells nothing about them, and q is exactly what was sampled from.
         What a draft goes on with ahead of its verdict has numbers of its own, too: by position.
         """
         bridge, noise = self._bridge, self._bridge.noise_ids
@@ -78,26 +80,28 @@ class DraftSampling:
         elif self.with_q and mode is BridgeMode.INTERSECTION:
             self._drafts += 1
             seed = (self._seed + self._drafts * SEED_STEP) & MAX_SEED
-            # Draft ids, since those that share a twin are drawn apart and add up in its law.
+            # Draft ids, since those that share a mapped_id are sampled apart and add up in its distribution.
             noise = first = bridge.draft_ids
             slots, purpose = self._q_entries, Purpose.PROPOSE
         else:
             return None
         # With a seed the same drafts must come again: how far ahead one gets is a matter of time.
         ahead = purpose is Purpose.COUPLED or self._params.seed is None
-        return Draws(self._params, purpose, seed, self._position, slots, noise, first, ahead)
+        return DraftSamplingParams(
+            self._params, purpose, seed, self._position, slots, noise, first, ahead
+        )
 
 
-def in_target_ids(bridge: Bridge, law: Law) -> SparseRow:
-    """The law of the twin of what is drawn from `law`: draft ids that share a twin add up."""
+def in_target_ids(bridge: Bridge, distribution: Law) -> SparseDistribution:
+    """The distribution of the mapped_id of what is sampled from `distribution`: draft ids that share a mapped_id add up."""
     added: dict[int, float] = {}
-    for draft_id, probability in zip(law.ids, law.probabilities, strict=True):
-        twin = bridge.twin(draft_id)
-        assert twin is not None, "a law is over shared ids only"
-        added[twin] = added.get(twin, 0.0) + probability
-    return SparseRow(tuple(added), tuple(added.values()))
+    for draft_id, probability in zip(distribution.ids, distribution.probabilities, strict=True):
+        mapped_id = bridge.mapped_id(draft_id)
+        assert mapped_id is not None, "a distribution is over shared ids only"
+        added[mapped_id] = added.get(mapped_id, 0.0) + probability
+    return SparseDistribution(tuple(added), tuple(added.values()))
 
 
-def certain(token_id: int) -> SparseRow:
-    """The law of a token that was not drawn: with it, rejection is no-q."""
-    return SparseRow((token_id,), (1.0,))
+def one_hot(token_id: int) -> SparseDistribution:
+    """The distribution of a token that was not sampled: with it, rejection is target-only."""
+    return SparseDistribution((token_id,), (1.0,))

@@ -5,8 +5,9 @@
 
 What was drafted ahead is the next draft, or its beginning, if the verdict confirms it: if the next
 context is what this session has read, to the token. Only tokens that no verifier has seen count,
-and each was drawn from its own law before anything was known of the verdict, so that a draft is as
-good as a fresh one under every rule. Knows draft ids. Refuses to know passes and other sessions.
+and each was sampled from its own distribution before anything was known of the verdict, so that a
+draft is as good as a fresh one under every rule. Knows draft ids. Refuses to know passes and other
+sessions.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import torch
 from common.engine.sequence import Sequence
 from common.engine.thread import Mailbox
 from common.kv.pages import PagePool
-from drafter.engine.logits_processors import DraftAdjustments
-from drafter.engine.sampler import Choice, Question
-from drafter.engine.tokens import Draws, Law
+from drafter.engine.logits_processors import DraftLogitsProcessors
+from drafter.engine.sampler import SampledToken, SamplerInput
+from drafter.engine.tokens import DraftSamplingParams, Law
 
 
 class DraftFailed(Exception):
@@ -34,47 +35,49 @@ class Draft:
     """Draft ids, newest last, and where their time went (seconds).
 
     `replaced`: the first of them stands in place of the context's last id, whose bytes it begins
-    with ("token healing"), rather than after it. `laws`: what each was drawn from, where that goes
-    along with it.
+    with ("token healing"), rather than after it. `distributions`: what each was sampled from, where
+    that goes along with it.
     """
 
     ids: list[int]
-    laws: list[Law]
+    distributions: list[Law]
     replaced: bool
     forward_s: float
     queue_s: float
 
 
 @dataclass(frozen=True)
-class Wish:
+class DraftRequest:
     """What one draft is to be."""
 
     steps: int  # draft ids at most
     allowed: torch.Tensor | None = None  # bool [draft vocab]; None: all real ids
     allowed_first: torch.Tensor | None = None  # instead, in the first step
     heal: bool = False  # see Draft.replaced
-    draws: Draws | None = None  # None: the likeliest
-    adjustments: DraftAdjustments | None = None
+    sampling: DraftSamplingParams | None = None  # None: the likeliest
+    processors: DraftLogitsProcessors | None = None
 
     @property
     def ahead(self) -> bool:
-        """Whether more may be drafted before the verdict. Adjustments change under it as tokens are
+        """Whether more may be drafted before the verdict. Penalties change under it as tokens are
         committed."""
-        return self.adjustments is None and (self.draws is None or self.draws.ahead)
+        return self.processors is None and (self.sampling is None or self.sampling.ahead)
 
-    def continues(self, before: Wish, tokens: int) -> bool:
+    def continues(self, before: DraftRequest, tokens: int) -> bool:
         """Whether what was drafted ahead for `before`, behind `tokens` ids, does for this, too."""
         if self.allowed_first is not None:
             return False
-        if self.allowed is not before.allowed or (self.draws is None) != (before.draws is None):
+        if self.allowed is not before.allowed or (self.sampling is None) != (
+            before.sampling is None
+        ):
             return False
-        if self.draws is None or before.draws is None:
+        if self.sampling is None or before.sampling is None:
             return True
         # A seed's numbers belong to places in the target's sequence.
-        return self.draws.position == before.draws.position + tokens
+        return self.sampling.position == before.sampling.position + tokens
 
 
-class Outcome(Enum):
+class RunAheadResult(Enum):
     """What became of what was drafted ahead of a verdict."""
 
     HIT = "hit"  # a whole draft
@@ -91,48 +94,56 @@ class DraftSession:
         self.owed = 0  # draft ids that the draft asked for still lacks
         self.asked_at = 0.0
         self.forward_s = 0.0  # of passes for the draft asked for
-        self._wish = Wish(0)
+        self._request = DraftRequest(0)
         self._drafted: list[int] = []  # since the context, ahead included
-        self._laws: list[Law] = []  # of as many, where they go along
+        self._distributions: list[Law] = []  # of as many, where they go along
         self._handed = 0  # so many of them are the draft asked for
         self._replaced = False
         self._ended = True  # nothing can be drafted after the newest id
 
-    def begin(self, context: Seq[int], wish: Wish) -> Outcome | None:
+    def begin(self, context: Seq[int], request: DraftRequest) -> RunAheadResult | None:
         """Want a draft after `context`. Returns what became of what was drafted ahead, if any was.
 
         Where it is a HIT, nothing is owed.
         """
         ahead = len(self._drafted) - self._handed
-        confirmed = self._confirmed(context, wish)
-        kept, laws = confirmed or ([], [])
-        wanted = 2 if wish.heal and len(context) > 1 and not kept else 1
+        confirmed = self._confirmed(context, request)
+        kept, distributions = confirmed or ([], [])
+        wanted = 2 if request.heal and len(context) > 1 and not kept else 1
         self.sequence.rewrite([*context, *kept], wanted)
-        self._wish, self._drafted, self._laws = wish, kept, laws
+        self._request, self._drafted, self._distributions = request, kept, distributions
         self._ended = self._ended and bool(kept)
         self._replaced = False
-        self._handed = min(len(kept), wish.steps)
-        self.owed = 0 if kept and self._ended else wish.steps - self._handed
+        self._handed = min(len(kept), request.steps)
+        self.owed = 0 if kept and self._ended else request.steps - self._handed
         if ahead <= 0:
             return None
-        return Outcome.MISS if confirmed is None else Outcome.PART if self.owed else Outcome.HIT
+        return (
+            RunAheadResult.MISS
+            if confirmed is None
+            else RunAheadResult.PART
+            if self.owed
+            else RunAheadResult.HIT
+        )
 
-    def asks(self, real: torch.Tensor) -> Question:
+    def asks(self, real: torch.Tensor) -> SamplerInput:
         """What the next step is to choose. real: bool [draft vocab], ids that exist."""
-        wish = self._wish
-        allowed = real if wish.allowed is None else wish.allowed
-        if not self._drafted and wish.allowed_first is not None:
-            allowed = wish.allowed_first
+        request = self._request
+        allowed = real if request.allowed is None else request.allowed
+        if not self._drafted and request.allowed_first is not None:
+            allowed = request.allowed_first
         wanted, last = self.sequence.wanted, self.sequence.tokens[-1]
-        return Question(wanted, last, self._drafted, allowed, wish.draws, wish.adjustments)
+        return SamplerInput(
+            wanted, last, self._drafted, allowed, request.sampling, request.processors
+        )
 
-    def take(self, chosen: Choice, stops: frozenset[int]) -> None:
+    def take(self, chosen: SampledToken, stops: frozenset[int]) -> None:
         """One draft id more, asked for or ahead; or none."""
-        if chosen.token is None or not self._wish.steps:  # without steps, reading was all
+        if chosen.token is None or not self._request.steps:  # without steps, reading was all
             self._ended, self.owed = True, 0
             return
-        if chosen.law is not None:
-            self._laws.append(chosen.law)
+        if chosen.distribution is not None:
+            self._distributions.append(chosen.distribution)
         if chosen.replaced and not self._drafted:
             self._replaced = True
             del self.sequence.tokens[-1]
@@ -147,16 +158,16 @@ class DraftSession:
 
     def draft(self, queue_s: float) -> Draft:
         """What was asked for, once nothing is owed."""
-        ids, laws = self._drafted[: self._handed], self._laws[: self._handed]
-        return Draft(ids, laws, self._replaced, self.forward_s, queue_s)
+        ids, distributions = self._drafted[: self._handed], self._distributions[: self._handed]
+        return Draft(ids, distributions, self._replaced, self.forward_s, queue_s)
 
     def may_run_ahead(self, max_context_length: int) -> bool:
         """Whether one more id is worth drafting before it is asked for: to the next draft's end."""
         return (
             self.owed == 0
             and not self._ended
-            and self._wish.ahead
-            and len(self._drafted) < self._handed + 1 + self._wish.steps
+            and self._request.ahead
+            and len(self._drafted) < self._handed + 1 + self._request.steps
             and len(self.sequence.tokens) < max_context_length
             and self.sequence.pending == 1
         )
@@ -165,19 +176,21 @@ class DraftSession:
         """Nothing that was drafted ahead counts any more."""
         ahead = len(self._drafted) - self._handed
         self._ended = True
-        for these in (self._drafted, self._laws, self.sequence.tokens):
+        for these in (self._drafted, self._distributions, self.sequence.tokens):
             del these[len(these) - ahead :]
         self.sequence.table.truncate(min(self.sequence.table.length, len(self.sequence.tokens)))
 
-    def _confirmed(self, context: Seq[int], wish: Wish) -> tuple[list[int], list[Law]] | None:
-        """What was drafted ahead and stands behind `context`, perhaps nothing yet, and its laws.
+    def _confirmed(
+        self, context: Seq[int], request: DraftRequest
+    ) -> tuple[list[int], list[Law]] | None:
+        """What was drafted ahead and stands behind `context`, perhaps nothing yet, and its distributions.
 
         None if something else was written, or is asked for in another way.
         """
         tokens = self.sequence.tokens
         behind = len(context) - (len(tokens) - len(self._drafted))  # of what was drafted
-        if not self._handed <= behind <= len(self._drafted) or not wish.steps:
+        if not self._handed <= behind <= len(self._drafted) or not request.steps:
             return None
-        if not wish.continues(self._wish, behind) or tokens[: len(context)] != list(context):
+        if not request.continues(self._request, behind) or tokens[: len(context)] != list(context):
             return None
-        return self._drafted[behind:], self._laws[behind:]
+        return self._drafted[behind:], self._distributions[behind:]

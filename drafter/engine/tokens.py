@@ -1,6 +1,6 @@
 """How the draft tokens of one batched step are chosen from draft logits.
 
-Pure functions, each row on its own. Refuses to know sessions, and which rule draws how
+Pure functions, each row on its own. Refuses to know sessions, and which rule sampling how
 (drafter/engine/sampling.py).
 """
 
@@ -16,116 +16,121 @@ from torch import Tensor
 from common.sampling.distribution import filters
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose, seed_word
-from drafter.engine.distribution import SparseLaw, draft_law, propose
+from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
 
 
 class Law(NamedTuple):
-    """What one draft token was drawn from."""
+    """What one draft token was sampled from."""
 
     ids: list[int]  # of the draft vocabulary, distinct
     probabilities: list[float]  # as many, above 0
 
 
-class Drawn(NamedTuple):
-    """A draft token, and its law where the law goes along."""
+class Sampled(NamedTuple):
+    """A draft token, and its distribution where the distribution goes along."""
 
     token: int
-    law: Law | None
+    distribution: Law | None
 
 
 @dataclass(frozen=True)
-class Draws:
-    """How the tokens of one draft are drawn."""
+class DraftSamplingParams:
+    """How the tokens of one draft are sampled."""
 
     params: SamplingParams
     purpose: Purpose  # PROPOSE or COUPLED
     seed: int
     position: int  # of the first draft token, in the target's sequence
-    slots: int  # ids of the law that is drawn from
+    slots: int  # ids of the distribution that is sampled from
     noise_ids: Tensor  # int64 [draft vocab]: the token id whose noise a draft id has
     first_noise_ids: Tensor  # instead, in the first step
-    ahead: bool = True  # whether more may be drawn before the verdict on these
+    ahead: bool = True  # whether more may be sampled before the verdict on these
 
 
 def choose(
     scores: Tensor,  # [rows, draft vocab], adjusted logits
     allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
-    draws: Sequence[Draws | None],  # per row; None: the likeliest
+    sampling: Sequence[DraftSamplingParams | None],  # per row; None: the likeliest
     steps: Sequence[int],  # per row: how many tokens of its draft were chosen before
-) -> list[Drawn | None]:
+) -> list[Sampled | None]:
     """One draft token per row; None where nothing may come."""
-    likeliest = [row for row, how in enumerate(draws) if how is None]
-    if len(likeliest) == len(draws):
-        return [Drawn(token, None) for token in choose_greedy(scores, allowed).tolist()]
-    chosen: list[Drawn | None] = [None] * len(draws)
+    likeliest = [row for row, how in enumerate(sampling) if how is None]
+    if len(likeliest) == len(sampling):
+        return [Sampled(token, None) for token in likeliest_allowed(scores, allowed).tolist()]
+    chosen: list[Sampled | None] = [None] * len(sampling)
     if likeliest:
-        tokens = choose_greedy(scores[likeliest], [allowed[row] for row in likeliest]).tolist()
+        tokens = likeliest_allowed(scores[likeliest], [allowed[row] for row in likeliest]).tolist()
         for row, token in zip(likeliest, tokens, strict=True):
-            chosen[row] = Drawn(token, None)
-    drawing = [(row, how) for row, how in enumerate(draws) if how is not None]
+            chosen[row] = Sampled(token, None)
+    drawing = [(row, how) for row, how in enumerate(sampling) if how is not None]
     rows = [row for row, _ in drawing]
-    drawn = choose_drawn(
+    sampled = sample_rows(
         scores[rows],
         [allowed[row] for row in rows],
         [how for _, how in drawing],
         [steps[row] for row in rows],
     )
-    for row, found in zip(rows, drawn, strict=True):
+    for row, found in zip(rows, sampled, strict=True):
         chosen[row] = found
     return chosen
 
 
-def choose_drawn(
+def sample_rows(
     logits: Tensor,  # [rows, draft vocab], adjusted
     allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
-    draws: Sequence[Draws],  # per row
-    steps: Sequence[int],  # per row: how many tokens of its draft were drawn before
-) -> list[Drawn | None]:
+    sampling: Sequence[DraftSamplingParams],  # per row
+    steps: Sequence[int],  # per row: how many tokens of its draft were sampled before
+) -> list[Sampled | None]:
     """One draft token per row; None where nothing may come."""
-    chosen: list[Drawn | None] = [None] * len(draws)
-    for kind in {(each.purpose, each.slots): None for each in draws}:
-        rows = [row for row, each in enumerate(draws) if (each.purpose, each.slots) == kind]
-        own = [draws[row] for row in rows]
+    chosen: list[Sampled | None] = [None] * len(sampling)
+    for kind in {(each.purpose, each.slots): None for each in sampling}:
+        rows = [row for row, each in enumerate(sampling) if (each.purpose, each.slots) == kind]
+        own = [sampling[row] for row in rows]
         params = [each.params for each in own]
-        law = draft_law(
-            logits if len(rows) == len(draws) else logits[rows],
+        distribution = draft_distribution(
+            logits if len(rows) == len(sampling) else logits[rows],
             torch.stack([allowed[row] for row in rows]),
             *filters(params, logits.shape[-1]),
             slots=own[0].slots,
         )
-        drawn = _draw(law, own, [steps[row] for row in rows])
-        for row, found in zip(rows, drawn, strict=True):
+        sampled = _sample(distribution, own, [steps[row] for row in rows])
+        for row, found in zip(rows, sampled, strict=True):
             chosen[row] = found
     return chosen
 
 
-def _draw(
-    law: SparseLaw,
-    draws: Sequence[Draws],  # per row, of one purpose and number of slots
+def _sample(
+    distribution: SparseDistribution,
+    sampling: Sequence[DraftSamplingParams],  # per row, of one purpose and number of slots
     steps: Sequence[int],  # per row
-) -> list[Drawn | None]:
-    drawn: list[Drawn | None] = [None] * len(draws)
-    used = (law.probs > 0).sum(dim=-1).tolist()  # 0: nothing may come
+) -> list[Sampled | None]:
+    sampled: list[Sampled | None] = [None] * len(sampling)
+    used = (distribution.probs > 0).sum(dim=-1).tolist()  # 0: nothing may come
     rows = [row for row, count in enumerate(used) if count]
     if not rows:
-        return drawn
+        return sampled
     width = max(used)  # the likeliest come first
-    ids, probs = law.ids[rows, :width], law.probs[rows, :width]  # [rows that draw, width]
-    seed = torch.tensor([seed_word(draws[row].seed) for row in rows])
-    position = torch.tensor([draws[row].position + steps[row] for row in rows])
-    noise_of = [draws[row].noise_ids if steps[row] else draws[row].first_noise_ids for row in rows]
+    ids, probs = (
+        distribution.ids[rows, :width],
+        distribution.probs[rows, :width],
+    )  # [rows that sample, width]
+    seed = torch.tensor([seed_word(sampling[row].seed) for row in rows])
+    position = torch.tensor([sampling[row].position + steps[row] for row in rows])
+    noise_of = [
+        sampling[row].noise_ids if steps[row] else sampling[row].first_noise_ids for row in rows
+    ]
     noise_ids = torch.stack([of[own] for of, own in zip(noise_of, ids, strict=True)])
-    purpose = draws[0].purpose
-    tokens = propose(SparseLaw(ids, probs), noise_ids, seed, position, purpose).tolist()
+    purpose = sampling[0].purpose
+    tokens = propose(SparseDistribution(ids, probs), noise_ids, seed, position, purpose).tolist()
     for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         told = None
         if purpose is Purpose.PROPOSE:
             told = Law(ids[place, : used[row]].tolist(), probs[place, : used[row]].tolist())
-        drawn[row] = Drawn(token, told)
-    return drawn
+        sampled[row] = Sampled(token, told)
+    return sampled
 
 
-def choose_greedy(
+def likeliest_allowed(
     logits: Tensor,  # [rows, draft vocab]
     allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
 ) -> Tensor:  # int64 [rows]
@@ -138,14 +143,14 @@ def choose_extension(
     after: Tensor,  # [draft vocab], logits after it
     last: int,  # that token
     extensions: Tensor,  # int64 [n], longer tokens that begin with its bytes
-    drawn: bool = False,  # its successor is drawn as the target's is, and isn't the likeliest
+    sampled: bool = False,  # its successor is sampled as the target's is, and isn't the likeliest
 ) -> int | None:
     """The token that the draft model would rather have read than `last`, if there is one.
 
     Committed text can end where the draft tokenizer would not have cut it ("oat" before "meal", a
     line's end before an indentation). The text goes on through an extension e with P(e), and
     through `last` and its likeliest successor x with P(last) P(x | last); the likelier way wins. A
-    drawn successor is likely to be the target's whatever its probability, so that P(last) counts
+    sampled successor is likely to be the target's whatever its probability, so that P(last) counts
     alone then.
     """
     if len(extensions) == 0:
@@ -153,6 +158,6 @@ def choose_extension(
     logits = before[extensions]
     best = int(logits.argmax())
     through_last = before[last]
-    if not drawn:
+    if not sampled:
         through_last = through_last + after.max() - after.logsumexp(dim=-1)  # log P(x | last)
     return int(extensions[best]) if bool(logits[best] > through_last) else None

@@ -20,7 +20,7 @@ from drafter.session import CommittedRun, SpeculativeSession
 
 
 @dataclass(frozen=True)
-class Ending:
+class Completion:
     """What a whole answer came to."""
 
     reason: FinishReason
@@ -42,13 +42,13 @@ class Reply:
         self._target = target
         self._session = session
         self._text = StreamingText()
-        self._filter: StopFilter[pb.Piece] = StopFilter(stops)
+        self._filter: StopFilter[pb.TokenDelta] = StopFilter(stops)
         self._reason: FinishReason | None = None
         self._output_tokens = 0
         self._any_text = False
         self._known = len(resumed)  # so many pieces are with the client already
         for token_id in resumed:
-            self._take(pb.Piece(token_id=token_id))
+            self._take(pb.TokenDelta(token_id=token_id))
             if self._filter.found is not None:
                 break
         self._reason = FinishReason.STOP if self._filter.found else session.ended
@@ -59,37 +59,37 @@ class Reply:
         return self._reason is not None
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> Completion:
         """How the stream ended; once `last` was made."""
         assert self._reason is not None
-        return Ending(self._reason, self._output_tokens, self._any_text)
+        return Completion(self._reason, self._output_tokens, self._any_text)
 
-    def pieces(self, run: CommittedRun) -> list[pb.Piece]:
+    def deltas(self, run: CommittedRun) -> list[pb.TokenDelta]:
         """The tokens that certainly stand now, this run's or earlier ones'."""
         began = time.monotonic()
-        pieces: list[pb.Piece] = []
+        deltas: list[pb.TokenDelta] = []
         for index, token_id in enumerate(run.token_ids):
-            piece = pb.Piece(token_id=token_id)
-            piece.origin = wire_generate.origin_to_pb(run.origins[index])
+            delta = pb.TokenDelta(token_id=token_id)
+            delta.origin = wire_generate.origin_to_pb(run.origins[index])
             if run.logprobs:
                 told = run.logprobs[index]
-                piece.logprob = told.logprob
-                piece.top_token_ids.extend(told.top_ids)
-                piece.top_logprobs.extend(told.top_logprobs)
-            pieces += self._take(piece)
+                delta.logprob = told.logprob
+                delta.top_token_ids.extend(told.top_ids)
+                delta.top_logprobs.extend(told.top_logprobs)
+            deltas += self._take(delta)
             if self._filter.found is not None:
                 self._reason = FinishReason.STOP
                 break
         else:
             self._reason = run.finish_reason
-        self._session.statistics.room_s["detokenize"] += time.monotonic() - began
+        self._session.statistics.stage_s["detokenize"] += time.monotonic() - began
         self._session.statistics.end_round()
-        return pieces
+        return deltas
 
-    def last(self, pieces: list[pb.Piece]) -> pb.GenerateResponse:
-        """The last message: `pieces`, what was held back, and the summary."""
+    def last(self, deltas: list[pb.TokenDelta]) -> pb.GenerateResponse:
+        """The last message: `deltas`, what was held back, and the summary."""
         released, rest = self._filter.flush()
-        pieces = [*pieces, *self._spelled(released)]
+        deltas = [*deltas, *self._spelled(released)]
         tail = self._text.push(rest) + self._text.flush()
         self._any_text |= bool(tail)
         session, statistics = self._session, self._session.statistics
@@ -104,7 +104,7 @@ class Reply:
             accepted_by_position=statistics.accepted_by_position,
             time_to_first_token_s=first - statistics.began,
             total_s=time.monotonic() - statistics.began,
-            room_s=statistics.room_s,
+            stage_s=statistics.stage_s,
             wire_bytes=statistics.wire_bytes,
             intersection_rounds=statistics.rounds_by_mode[BridgeMode.INTERSECTION],
             text_rounds=statistics.rounds_by_mode[BridgeMode.TEXT],
@@ -115,19 +115,19 @@ class Reply:
             outside_us=statistics.outside_us,
             queue_us=statistics.queue_us,
         )
-        return pb.GenerateResponse(pieces=pieces, summary=summary)
+        return pb.GenerateResponse(deltas=deltas, summary=summary)
 
-    def _take(self, piece: pb.Piece) -> list[pb.Piece]:
+    def _take(self, delta: pb.TokenDelta) -> list[pb.TokenDelta]:
         """The pieces that stand now that this one came."""
-        special = self._target.is_special(piece.token_id)
-        data = b"" if special else self._target.token_bytes(piece.token_id)
-        return self._spelled(self._filter.push(piece, data))
+        special = self._target.is_special(delta.token_id)
+        data = b"" if special else self._target.token_bytes(delta.token_id)
+        return self._spelled(self._filter.push(delta, data))
 
-    def _spelled(self, released: Sequence[Released[pb.Piece]]) -> list[pb.Piece]:
+    def _spelled(self, released: Sequence[Released[pb.TokenDelta]]) -> list[pb.TokenDelta]:
         """Pieces with the text that became whole with them, those left out that the client has."""
         before = self._output_tokens
         self._output_tokens += len(released)
-        for piece, data in released:
-            piece.text = self._text.push(data)
-            self._any_text |= bool(piece.text)
-        return [piece for piece, _ in released[max(0, self._known - before) :]]
+        for delta, data in released:
+            delta.text = self._text.push(data)
+            self._any_text |= bool(delta.text)
+        return [delta for delta, _ in released[max(0, self._known - before) :]]

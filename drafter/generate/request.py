@@ -31,7 +31,7 @@ MAX_CHAT_MESSAGES = 1024
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A request that can be served."""
 
     spec: OpenSession
@@ -42,7 +42,7 @@ class Asked:
     resumed: tuple[int, ...] = ()  # output that the client has already; the end of spec.prompt
 
 
-def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> Asked:
+def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> ParsedRequest:
     """Raises what a request can be refused for; tokenises the prompt, which takes a while."""
     info = pair.info
     _check_sizes(request, info.max_context_length, config.max_prompt_bytes)
@@ -79,7 +79,7 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
         for context in {id(each): each for each in contexts.values()}.values():
             context.extend(resumed)
             context.ids()  # translated now: this is no event loop
-    return Asked(spec, contexts, steps, mode, stops, resumed)
+    return ParsedRequest(spec, contexts, steps, mode, stops, resumed)
 
 
 def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple[int, ...]:
@@ -110,16 +110,16 @@ def _rule(
     without_q = _without_q(pair, mode)
     if asked is None:
         rule = default_rule(sampling)
-        unbound = rule is AcceptanceRule.NO_Q and without_q is None
+        unbound = rule is AcceptanceRule.TARGET_ONLY and without_q is None
         return AcceptanceRule.REJECTION if unbound else rule
     check_rule("rule", asked, sampling)
     if asked is AcceptanceRule.REJECTION and without_q is not None:
-        raise UnfitRule("rule", asked.value, f"no_q or coupled: {without_q}")
+        raise UnfitRule("rule", asked.value, f"target_only or coupled: {without_q}")
     return asked
 
 
 def _without_q(pair: Pair, mode: BridgeMode) -> str | None:
-    """Why no draft token could go with its law; None if some can."""
+    """Why no draft token could go with its distribution; None if some can."""
     if mode is BridgeMode.TEXT and not pair.bridge.identity:
         return "text that crosses the bridge (bridge_mode text) carries no q"
     if pair.bridge.shared_count == 0:

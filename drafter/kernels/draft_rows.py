@@ -1,4 +1,4 @@
-"""What a launch of drafter/kernels/propose.py takes: the shared ids, how rows draw, its memory.
+"""What a launch of drafter/kernels/propose.py takes: the shared ids, how rows sample, its memory.
 
 Knows tensors and their shapes. Refuses to know sessions: a row is a draft step of someone.
 """
@@ -37,7 +37,7 @@ class SharedIds:
 
 @dataclass(frozen=True)
 class Steps:
-    """How each row's draft token is drawn. Tensors [rows] on the device."""
+    """How each row's draft token is sampled. Tensors [rows] on the device."""
 
     kinds: Tensor  # int32, common.kernels.scan: ARGMAX, or FILTERED for all that are sampled
     scales: Tensor  # float32, log2(e) / temperature

@@ -3,9 +3,10 @@
     scan      every draft logit once, ids without a target id left out    common/kernels/scan.py
     propose   token, target id, and the N ids that q is made of
 
-q is the law sampled from, exactly: the masked, scaled, filtered law cut to its N largest ids (of
-equal values the lowest ids) and renormalised. The twin is drafter/engine/distribution.py. Refuses
-to know sessions and models: a row is a draft step of someone.
+q is the distribution sampled from, exactly: the masked, scaled, filtered distribution cut to its N
+largest ids (of equal values the lowest ids) and renormalised. The mapped_id is
+drafter/engine/distribution.py. Refuses to know sessions and models: a row is a draft step of
+someone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from common.kernels.candidates import LIMIT, collect, floor_for_count
 from common.kernels.order import rank_of, shift_for, value_of
 from common.kernels.rng import COUPLED, PROPOSE, exponential
-from common.kernels.row_top import is_law, row_argmax, row_top
+from common.kernels.row_top import is_finite, row_argmax, row_top
 from common.kernels.scan import CHUNK, SAMPLED, scan
 from common.kernels.threshold import threshold, weigh
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
@@ -40,7 +41,7 @@ def propose(
     min_p,  # float32 [rows]
     seeds,  # int64 [rows]
     positions,  # int64 [rows], of the target's sequence
-    coupled,  # bool [rows]: drawn with the noise that the verifier draws with
+    coupled,  # bool [rows]: sampled with the noise that the verifier sampling with
     tops,
     top_blocks,
     sums,
@@ -65,7 +66,8 @@ def propose(
 ):
     """One program per row. Over LIMIT equal logits at the edge: the argmax alone.
 
-    Of a row without a law, which `tops` tell, some id that exists and a q that means nothing.
+    Of a row without a distribution, which `tops` tell, some id that exists and a q that means
+    nothing.
     """
     row = tl.program_id(0)
     token, top = row_argmax(
@@ -75,7 +77,7 @@ def propose(
     token = tl.maximum(token, 0)
     slots = tl.arange(0, N)
     count = row * 0 + LIMIT + 1
-    if (tl.load(kinds + row) >= _SAMPLED) & is_law(top):
+    if (tl.load(kinds + row) >= _SAMPLED) & is_finite(top):
         scale = tl.load(scales + row)
         keep_k = tl.load(top_k + row)
         keep_k = tl.where(keep_k < width, tl.minimum(keep_k, _MOST), keep_k)
@@ -134,7 +136,7 @@ def propose(
             tl.store(q_probs + row * N + slot, share / total, mask=kept)
             tl.store(q_ids + row * N + slots, slots * 0, mask=slots >= number)
             tl.store(q_probs + row * N + slots, slots * 0.0, mask=slots >= number)
-            # What the verifier draws with is keyed by target ids. Numbers of its own are keyed by
+            # What the verifier sampling with is keyed by target ids. Numbers of its own are keyed by
             # draft ids, as those that share a target id add up in q and so race apart.
             shares_noise = tl.load(coupled + row) != 0
             purpose = tl.where(shares_noise, COUPLED, PROPOSE)

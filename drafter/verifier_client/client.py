@@ -21,14 +21,19 @@ from opentelemetry.trace import INVALID_SPAN, Span, Tracer
 from common.errors import VerifierRefused, VerifierUnavailable
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
-from common.rpc.timeouts import Patience
+from common.rpc.timeouts import ReusableTimeout
 from common.telemetry import request_id, tracing
 from common.types import ModelInfo, OpenSession, Proposal, Verdict
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.wire import verify as wire_verify
 from drafter.verifier_client.description import described
-from drafter.verifier_client.lost import Hung, Lost, check_answer, raise_unless_lost
-from drafter.verifier_client.selection import ANSWER_S, Met, Search
+from drafter.verifier_client.lost import (
+    VerifierLost,
+    VerifierTimeout,
+    check_answer,
+    raise_unless_lost,
+)
+from drafter.verifier_client.selection import ANSWER_S, VerifierHistory, VerifierSelection
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +41,7 @@ METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
 RETRY_S = 0.2  # between attempts to reach a verifier
 # For a new request to find any verifier: more than the channel's longest pause between two attempts
 # to connect. One whose verifier is lost over the prompt has the patience of later rounds.
-OPEN_PATIENCE_S = 5.0
+OPEN_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -54,19 +59,19 @@ class VerifierClient:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        patience_s: float,
+        timeout_s: float,
         round_timeout_s: float | None = None,
         open_timeout_s: float | None = None,
         tracer: Tracer = tracing.NO_TRACER,
     ) -> None:
-        """patience_s: how long to look for a verifier before giving up. The others: how long one
+        """timeout_s: how long to look for a verifier before giving up. The others: how long one
         may take over a proposal and over a prompt before it counts as lost."""
         self.round_timeout_s = round_timeout_s
         self.open_timeout_s = open_timeout_s
         self.tracer = tracer
-        self.met = Met()
+        self.met = VerifierHistory()
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     async def describe(self) -> tuple[ModelInfo, TokenizerFiles]:
         """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
@@ -75,18 +80,18 @@ class VerifierClient:
                 return await described(self._stub)
             except grpc.aio.AioRpcError as cause:
                 raise_unless_lost(cause)
-            except Lost as cause:
+            except VerifierLost as cause:
                 log.warning("%s; asking again", cause)
         raise AssertionError("attempts() ends by raising")
 
-    async def attempts(self, failing: str, patience_s: float | None = None) -> AsyncIterator[None]:
+    async def attempts(self, failing: str, timeout_s: float | None = None) -> AsyncIterator[None]:
         """Ticks until the patience is over, then raises VerifierUnavailable."""
-        patience_s = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
-        deadline = time.monotonic() + patience_s
+        timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        deadline = time.monotonic() + timeout_s
         while True:
             yield
             if time.monotonic() > deadline:
-                raise VerifierUnavailable(f"{failing} after {patience_s:g} s")
+                raise VerifierUnavailable(f"{failing} after {timeout_s:g} s")
             await asyncio.sleep(RETRY_S)
 
     def session(self, spec: OpenSession) -> VerifierSession:
@@ -110,8 +115,8 @@ class VerifierSession:
         self._client = client
         self._stub = stub
         self._spec = spec
-        self._opening = Patience(client.open_timeout_s)
-        self._rounds = Patience(client.round_timeout_s)
+        self._opening = ReusableTimeout(client.open_timeout_s)
+        self._rounds = ReusableTimeout(client.round_timeout_s)
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
         self._verifier_id = ""  # of who has the stream in _call, if it has told
@@ -132,7 +137,7 @@ class VerifierSession:
         sent = replace(proposal, round=proposal.round - offset) if offset else proposal
         try:
             verdict, reopened = await self._exchange(sent), False
-        except Lost as cause:
+        except VerifierLost as cause:
             log.warning("lost the verifier in round %d: %s", proposal.round, cause)
             tracing.failed(self._span, str(cause))
             self._round_offset = proposal.round
@@ -162,16 +167,16 @@ class VerifierSession:
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
-        search = Search(self._slow, self._client.met)
+        search = VerifierSelection(self._slow, self._client.met)
         self._span.end()
         self._span = tracing.calling(self._client.tracer, METHOD)
         try:
-            async for _ in self._client.attempts(failing, OPEN_PATIENCE_S if first else None):
+            async for _ in self._client.attempts(failing, OPEN_TIMEOUT_S if first else None):
                 try:
                     return await self._open_where_room_is(search)
-                except Lost as cause:
+                except VerifierLost as cause:
                     log.debug("no session: %s", cause)
-                    if first and (self._verifier_id or isinstance(cause, Hung)):
+                    if first and (self._verifier_id or isinstance(cause, VerifierTimeout)):
                         tracing.failed(self._span, str(cause))
                         break  # it had the prompt
                 except VerifierRefused as cause:
@@ -184,8 +189,8 @@ class VerifierSession:
             raise
         return await self._open(first=False)
 
-    async def _open_where_room_is(self, search: Search) -> Verdict:
-        """One attempt, and more while verifiers are full. Raises Lost, and VerifierRefused."""
+    async def _open_where_room_is(self, search: VerifierSelection) -> Verdict:
+        """One attempt, and more while verifiers are full. Raises VerifierLost, and VerifierRefused."""
         while True:
             self._cancel()
             metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
@@ -203,7 +208,7 @@ class VerifierSession:
                 return verdict
 
     async def _first_verdict(
-        self, call: grpc.aio.StreamStreamCall[Any, Any], search: Search
+        self, call: grpc.aio.StreamStreamCall[Any, Any], search: VerifierSelection
     ) -> Verdict:
         spec = self._spec.resumed(self._committed)
         client, self._verifier_id = self._client, ""
@@ -217,13 +222,13 @@ class VerifierSession:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
-        """Raises Lost, or VerifierRefused with the verifier's own error."""
-        patience = self._opening if isinstance(content, OpenSession) else self._rounds
+        """Raises VerifierLost, or VerifierRefused with the verifier's own error."""
+        timeout = self._opening if isinstance(content, OpenSession) else self._rounds
         try:
-            verdict = await patience.wait(self._ask(content))
+            verdict = await timeout.wait(self._ask(content))
         except TimeoutError as cause:
             self._slow |= {self._verifier_id} - {""}
-            raise Hung(f"no verdict within {patience.limit_s:g} s") from cause
+            raise VerifierTimeout(f"no verdict within {timeout.limit_s:g} s") from cause
         check_answer(content, verdict)
         return verdict
 
@@ -238,9 +243,9 @@ class VerifierSession:
             response = await self._call.read()
         except grpc.aio.AioRpcError as cause:
             raise_unless_lost(cause)
-            raise Lost(f"{cause.code().name}: {cause.details()}") from cause
+            raise VerifierLost(f"{cause.code().name}: {cause.details()}") from cause
         if not isinstance(response, pb.VerifyResponse):
-            raise Lost("it ended the session without a finish reason")
+            raise VerifierLost("it ended the session without a finish reason")
         self.wire_bytes += response.ByteSize()
         return wire_verify.verdict_from_pb(response.verdict)
 

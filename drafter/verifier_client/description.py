@@ -12,7 +12,7 @@ from common.pb import verifier_pb2_grpc
 from common.types import ModelInfo
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.wire import verify as wire_verify
-from drafter.verifier_client.lost import Lost
+from drafter.verifier_client.lost import VerifierLost
 
 LIMIT_S = 30.0  # for both answers; a tokenizer has up to some 30 MiB
 
@@ -20,12 +20,12 @@ LIMIT_S = 30.0  # for both answers; a tokenizer has up to some 30 MiB
 async def described(
     stub: verifier_pb2_grpc.VerifierServiceStub,
 ) -> tuple[ModelInfo, TokenizerFiles]:
-    """Raises Lost if they take too long, or don't belong together: the verifier changed between."""
+    """Raises VerifierLost if they take too long, or don't belong together: the verifier changed between."""
     try:
         async with asyncio.timeout(LIMIT_S):
             return await _described(stub)
     except TimeoutError as cause:
-        raise Lost(f"it hasn't said what it serves within {LIMIT_S:g} s") from cause
+        raise VerifierLost(f"it hasn't said what it serves within {LIMIT_S:g} s") from cause
 
 
 async def _described(
@@ -39,10 +39,10 @@ async def _described(
         expected[part.filename] = expected.get(part.filename, 0) + part.file_bytes
     for name, data in received.items():
         if len(data) != expected[name]:
-            raise Lost(f"{name} came with {len(data)} of {expected[name]} bytes")
+            raise VerifierLost(f"{name} came with {len(data)} of {expected[name]} bytes")
     files = TokenizerFiles({name: bytes(data) for name, data in received.items()})
     if files.sha256 != info.tokenizer_sha256:
-        raise Lost(
+        raise VerifierLost(
             f"the verifier's tokenizer.json has SHA-256 {files.sha256}, and its model "
             f"{info.tokenizer_sha256}"
         )

@@ -13,16 +13,16 @@ from common.rpc.statuses import broken_off
 from common.types import OpenSession, Proposal, Verdict
 
 
-class Lost(Exception):
+class VerifierLost(Exception):
     """The verifier is gone, or not what it was; another attempt may do better."""
 
 
-class Hung(Lost):
+class VerifierTimeout(VerifierLost):
     """The verifier was there, and took too long."""
 
 
 def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
-    """Raise Lost unless this verdict can be the answer: a late one, say, is of another round."""
+    """Raise VerifierLost unless this verdict can be the answer: a late one, say, is of another round."""
     if isinstance(content, OpenSession):
         round_, base, drafted = 0, len(content.prompt), 0
     else:
@@ -34,7 +34,7 @@ def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
         or verdict.committed_length != committed
         or (verdict.next_token is None and verdict.finish_reason is None)
     ):
-        raise Lost(
+        raise VerifierLost(
             f"its verdict on round {round_} over {base} tokens with {drafted} draft tokens is of "
             f"round {verdict.round} with {verdict.accepted_length} accepted and "
             f"{verdict.committed_length} committed"

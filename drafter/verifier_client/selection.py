@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from common.rpc import verifier_id
-from drafter.verifier_client.lost import Hung, Lost
+from drafter.verifier_client.lost import VerifierLost, VerifierTimeout
 
 ANSWER_S = 5.0  # for a verifier to say that it has the stream, before it reads the prompt
 PASSES = 3  # streams in a row that may meet a slow verifier; then there is no other
@@ -27,7 +27,7 @@ MET = 8  # streams in a row at one verifier, until it is taken for the only one
 FULL_S = 1.0  # that a refusal is news
 
 
-class Met:
+class VerifierHistory:
     """What all sessions of a drafter together have met."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Met:
         return len(self._last) == MET and set(self._last) == {verifier}
 
 
-class Search:
+class VerifierSelection:
     """From a session's beginning, or a verifier's loss, until one gives its first verdict."""
 
-    def __init__(self, slow: Set[str], met: Met) -> None:
+    def __init__(self, slow: Set[str], met: VerifierHistory) -> None:
         """slow: ids of verifiers that took too long over this session's rounds."""
         self._slow = slow
         self._met = met
@@ -69,17 +69,18 @@ class Search:
     async def answer(self, call: grpc.aio.StreamStreamCall[Any, Any], limit_s: float | None) -> str:
         """The id of the verifier that has the stream; "" if it tells none, or the call is over.
 
-        Raises Hung if none answers in time, and Lost if another one is preferred.
+        Raises VerifierTimeout if none answers in time, and VerifierLost if another one is
+        preferred.
         """
         try:
             async with asyncio.timeout(limit_s):
                 answered = verifier_id.told(await call.initial_metadata())
         except TimeoutError as cause:
-            raise Hung(f"no answer within {limit_s:g} s") from cause
+            raise VerifierTimeout(f"no answer within {limit_s:g} s") from cause
         self._met.answered(answered)
         if answered in self._slow and self._passes:
             self._passes -= 1
-            raise Lost("it took too long before; another may do better")
+            raise VerifierLost("it took too long before; another may do better")
         return answered
 
     def may_find_room(self, full: str) -> bool:

@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic: what is counted, compared, classified and drawn."""
+"""The benchmarks' own arithmetic: what is counted, compared, classified and sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.speed.transformers_baseline import run_of
 from bench.support.picture import write
 from bench.support.prompts import PROMPTS
 from bench.support.results import write as write_results
-from bench.support.tables import divergence_table, rooms_table, systems_table
+from bench.support.tables import divergence_table, stages_table, systems_table
 from common.types import BridgeMode
 
 TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
@@ -58,11 +58,11 @@ def test_acceptance_by_position_counts_rounds_that_drafted_so_far() -> None:
 
 
 def test_shares_of_a_round_add_up() -> None:
-    rooms = {"draft_model": 0.2, "verifier_forward": 0.5, "draft_queue": 0.1, "network": 0.05}
-    one = summarise([run(room_s=rooms, rounds=10)])
+    stages = {"draft_model": 0.2, "verifier_forward": 0.5, "draft_queue": 0.1, "network": 0.05}
+    one = summarise([run(stage_s=stages, rounds=10)])
     assert [one.model_share, one.queue_share] == pytest.approx([0.7, 0.1])
     assert one.outside_share == pytest.approx(0.2)  # network, and what no room counted
-    assert one.room_ms_per_round["network"] == pytest.approx(5)
+    assert one.stage_ms_per_round["network"] == pytest.approx(5)
     assert one.round_ms == pytest.approx(100)
 
 
@@ -171,14 +171,14 @@ def test_medians_of_row_counts() -> None:
 
 def measured() -> Measured:
     found = Measured()
-    rooms = {"draft_model": 0.1, "verifier_forward": 0.5}
+    stages = {"draft_model": 0.1, "verifier_forward": 0.5}
     for prompt in "ab":
-        found.runs.append(run(prompt, room_s={"verifier_forward": 0.9}))
+        found.runs.append(run(prompt, stage_s={"verifier_forward": 0.9}))
         for k in (1, 3):
             shown: dict[str, Any] = {
                 "draft_steps": k,
                 "rounds": 2,
-                "room_s": rooms,
+                "stage_s": stages,
                 "drafted_by_position": (2,),
             }
             for system in ("text", "text" + NO_LOOKUP, "auto"):
@@ -193,7 +193,7 @@ def test_tables_have_a_line_per_system() -> None:
     assert {row["summary"].system: row["same"] for row in rows_found}[ASSISTED] == 0
     assert systems_table(rows_found, "", "").row_count == len(rows_found) == 8
     # transformers has no rooms to tell of
-    assert rooms_table([row["summary"] for row in rows_found], "").row_count == 7
+    assert stages_table([row["summary"] for row in rows_found], "").row_count == 7
     assert divergence_table({}) is None
     different = divergences(measured().of(ASSISTED, 3), measured().of(ALONE, 0))
     table = divergence_table({ASSISTED: different})

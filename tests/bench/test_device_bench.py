@@ -140,10 +140,10 @@ def test_a_stage_that_fails_is_told_and_the_others_run(
 
 
 def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path) -> None:
-    drawn = stands(3, 4000, 0.6)
-    assert drawn[:50] == stands(3, 50, 0.6)
-    assert drawn != stands(4, 4000, 0.6)
-    assert abs(sum(drawn) / len(drawn) - 0.6) < 0.03
+    sampled = stands(3, 4000, 0.6)
+    assert sampled[:50] == stands(3, 50, 0.6)
+    assert sampled != stands(4, 4000, 0.6)
+    assert abs(sum(sampled) / len(sampled) - 0.6) < 0.03
     assert expected_length(0.6, 3) == pytest.approx(1 + 0.6 + 0.36 + 0.216)
     path = tmp_path / "script.json"
     script = Script(path)

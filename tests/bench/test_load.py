@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.load.__main__ import draw, shown, told
+from bench.load.__main__ import sample, shown, told
 from bench.load.report import Spread, report
-from bench.load.streams import Load, Mix, StreamRecord, _arrivals, _drive, _shares
+from bench.load.streams import Load, Mix, StreamRecord, _batching_delay, _drive, _shares
 from drafter.statistics import StreamStatistics
 from tests.support.fake_models import paged, random_model
 from tests.support.fake_services import serving_drafter, serving_verifier
@@ -44,8 +44,8 @@ def test_lengths_stay_between_their_bounds_and_are_the_same_by_seed() -> None:
 
 def test_open_loop_streams_begin_at_times_that_no_answer_moves() -> None:
     load = Load("", 100.0, MIX, per_s=5.0)
-    times = list(_arrivals(load, 0))
-    assert times == list(_arrivals(load, 0))
+    times = list(_batching_delay(load, 0))
+    assert times == list(_batching_delay(load, 0))
     assert all(a < b for a, b in pairwise(times))
     assert times[-1] < 100.0
     assert 400 < len(times) < 600
@@ -86,11 +86,11 @@ def test_a_load_without_any_answer_has_no_latency() -> None:
     assert found.rounds_per_s == 0.0
 
 
-def test_results_are_shown_and_drawn(tmp_path: Path) -> None:
+def test_results_are_shown_and_sampled(tmp_path: Path) -> None:
     reports = [report(loop, [record(0.0, [1.0, 2.0])], 0.0, 2.0) for loop in ("closed", "open")]
     assert shown(reports, "title", "caption").row_count > 10
     assert "1 OK" in told(reports[0], {"drafter": 0.5})
-    draw(tmp_path / "load.png", reports, "title", "footnote")
+    sample(tmp_path / "load.png", reports, "title", "footnote")
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -106,7 +106,7 @@ async def test_both_loops_run_against_services() -> None:
         closed = await _drive(Load(drafter.address, 0.2, MIX, streams=3), 0, time.monotonic())
         opened = await _drive(Load(drafter.address, 0.5, MIX, per_s=20.0), 0, time.monotonic())
     assert len(closed) >= 3
-    assert len(opened) == len(list(_arrivals(Load("", 0.5, MIX, per_s=20.0), 0)))
+    assert len(opened) == len(list(_batching_delay(Load("", 0.5, MIX, per_s=20.0), 0)))
     for each in closed + opened:
         assert each.status == "OK"
         assert each.intended_s <= each.began_s <= each.ended_s
@@ -122,9 +122,9 @@ def test_a_rounds_time_outside_the_models_is_told_by_round(
     told_by.end_round()  # prefill
     for models, queues, whole in ((0.2, 0.1, 0.5), (0.3, 0.0, 0.35)):
         told_by.rounds += 1
-        told_by.room_s["draft_model"] += models / 2
-        told_by.room_s["verifier_forward"] += models / 2
-        told_by.room_s["draft_queue"] += queues
+        told_by.stage_s["draft_model"] += models / 2
+        told_by.stage_s["verifier_forward"] += models / 2
+        told_by.stage_s["draft_queue"] += queues
         clock.now += whole
         told_by.end_round()
     told_by.end_round()  # a verifier was lost: a prefill, no round

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.acceptance.losslessness import LAWS, PAIRS, main
-from bench.acceptance.losslessness_tables import law_name, row_of, shown, side_by_side
-from bench.acceptance.sampled_ways import Answer, Drawn, draw, ways
+from bench.acceptance.losslessness import DISTRIBUTIONS, PAIRS, main
+from bench.acceptance.losslessness_tables import distribution_name, row_of, shown, side_by_side
+from bench.acceptance.sampled_ways import Answer, Sampled, sample, ways
 from bench.acceptance.scoring import Score
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from bench.support.tiny import make_pair
 from bench.support.tiny_services import tiny_services
 from common.sampling.parameters import SamplingParams
@@ -23,7 +23,7 @@ from common.wire import verify as wire_verify
 from tests.support.fake_pairs import PROMPTS, known, serving_pair
 
 SCORE = Score(200, 410.0, 400.0, 100.0, 0)
-ALONE, REJECTION, COUPLED, NO_Q, AUTO = ways(3)
+ALONE, REJECTION, COUPLED, TARGET_ONLY, AUTO = ways(3)
 
 
 def answer(rounds: int, committed: int, **changes: Any) -> Answer:
@@ -44,42 +44,42 @@ def answer(rounds: int, committed: int, **changes: Any) -> Answer:
 def test_acceptance_is_counted_over_all_answers() -> None:
     first = answer(4, 10, drafted_by_position=(4, 4), accepted_by_position=(3, 2))
     second = answer(2, 2, drafted_by_position=(1,), accepted_by_position=(0,))
-    drawn = Drawn((first, second))
-    assert drawn.mean_acceptance_length == pytest.approx(12 / 6)
-    assert drawn.acceptance_by_position == (3 / 5, 2 / 4)
+    sampled = Sampled((first, second))
+    assert sampled.mean_acceptance_length == pytest.approx(12 / 6)
+    assert sampled.acceptance_by_position == (3 / 5, 2 / 4)
 
 
 def test_what_is_read_are_the_first_answers_that_were_asked_for() -> None:
-    drawn = Drawn((answer(1, 4), answer(1, 1), answer(1, 9)))
+    sampled = Sampled((answer(1, 4), answer(1, 1), answer(1, 9)))
     for tokens, count in ((5, 1), (6, 2), (99, 3)):
-        assert drawn.first(tokens) == list(drawn.answers[:count])
+        assert sampled.first(tokens) == list(sampled.answers[:count])
 
 
 def test_a_drafted_position_costs_what_it_adds_to_a_round_of_the_target_alone() -> None:
     """300 bytes of prompt in either; 30 a round alone, 120 with three drafted positions."""
-    alone = Drawn((answer(10, 10, wire_bytes=600, opening_bytes=300),))
+    alone = Sampled((answer(10, 10, wire_bytes=600, opening_bytes=300),))
     drafted = answer(5, 10, wire_bytes=900, opening_bytes=300, drafted_by_position=(5, 5, 5))
-    with_q = Drawn((drafted,))
+    with_q = Sampled((drafted,))
     assert alone.bytes_per_position(alone) is None
     assert with_q.bytes_per_position(alone) == pytest.approx(30.0)
     assert with_q.bytes_per_token == pytest.approx(900 / 11)
 
 
-def test_what_was_drawn_is_found_again_under_the_same_settings_only(tmp_path: Path) -> None:
-    path, drawn = tmp_path / "drawn.json", Drawn((answer(2, 3, drafted_by_position=(2, 1)),))
-    assert Drawn.load(path, {"tokens": 5}) is None
-    drawn.save(path, {"tokens": 5})
-    assert Drawn.load(path, {"tokens": 5}) == drawn
-    assert Drawn.load(path, {"tokens": 6}) is None
+def test_what_was_sampled_is_found_again_under_the_same_settings_only(tmp_path: Path) -> None:
+    path, sampled = tmp_path / "sampled.json", Sampled((answer(2, 3, drafted_by_position=(2, 1)),))
+    assert Sampled.load(path, {"tokens": 5}) is None
+    sampled.save(path, {"tokens": 5})
+    assert Sampled.load(path, {"tokens": 5}) == sampled
+    assert Sampled.load(path, {"tokens": 6}) is None
 
 
 def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -> None:
     drafted = answer(5, 10, wire_bytes=900, drafted_by_position=(5,), accepted_by_position=(4,))
-    alone, made = Drawn((answer(10, 10, wire_bytes=600),)), Drawn((drafted,))
+    alone, made = Sampled((answer(10, 10, wire_bytes=600),)), Sampled((drafted,))
     rows = [
         row_of(way, params, SCORE, made if way.draft_steps else alone, alone)
-        for params in LAWS
-        for way in (ALONE, REJECTION, COUPLED, NO_Q, AUTO)
+        for params in DISTRIBUTIONS
+        for way in (ALONE, REJECTION, COUPLED, TARGET_ONLY, AUTO)
     ]
     assert shown(rows, "", "").row_count == 10
     told = rows[1].as_json
@@ -89,8 +89,11 @@ def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -
     assert len(pairs) == 3 and side_by_side(pairs).row_count == 6
 
 
-def test_a_law_is_named_by_what_is_set() -> None:
-    assert [law_name(law) for law in LAWS] == ["T 1", "T 0.7, top-p 0.9"]
+def test_a_distribution_is_named_by_what_is_set() -> None:
+    assert [distribution_name(distribution) for distribution in DISTRIBUTIONS] == [
+        "T 1",
+        "T 0.7, top-p 0.9",
+    ]
 
 
 @pytest.mark.long
@@ -108,44 +111,46 @@ async def test_bytes_per_drafted_position_stay_under_their_limits(
         return message
 
     monkeypatch.setattr(wire_verify, "verify_request_to_pb", noted)
-    asked = [Question(p, tuple(known("wide").encode_prompt(p)), beginning=p) for p in PROMPTS[:4]]
+    asked = [
+        TargetPrompt(p, tuple(known("wide").encode_prompt(p)), beginning=p) for p in PROMPTS[:4]
+    ]
     params = SamplingParams(temperature=1.0)
-    made: dict[str, Drawn] = {}
+    made: dict[str, Sampled] = {}
     async with serving_pair(lookup=False) as pair:
-        for way in (ALONE, REJECTION, COUPLED, NO_Q):
+        for way in (ALONE, REJECTION, COUPLED, TARGET_ONLY):
             opened = 0
             limits = (60, 24, 4)
-            drawn = await draw(pair.client, asked, way, params, *limits, lambda *_: None)
-            assert drawn.tokens >= 60
-            assert sum(each.opening_bytes for each in drawn.answers) == opened
-            made[way.name] = drawn
+            sampled = await sample(pair.client, asked, way, params, *limits, lambda *_: None)
+            assert sampled.tokens >= 60
+            assert sum(each.opening_bytes for each in sampled.answers) == opened
+            made[way.name] = sampled
     alone = made.pop(ALONE.name)
     assert alone.acceptance_by_position == () and alone.mean_acceptance_length == 1.0
-    for name, drawn in made.items():
-        added = drawn.bytes_per_position(alone)
+    for name, sampled in made.items():
+        added = sampled.bytes_per_position(alone)
         assert added is not None
         assert 200 < added < 700 if name == REJECTION.name else 1 < added < 10, (name, added)
-        rules = {each.rule for each in drawn.answers}
-        assert rules <= {"REJECTION", "COUPLED", "NO_Q"} and len(rules) == 1
+        rules = {each.rule for each in sampled.answers}
+        assert rules <= {"REJECTION", "COUPLED", "TARGET_ONLY"} and len(rules) == 1
 
 
 @pytest.mark.long
-def test_the_whole_tool_finds_every_rule_lawful(tmp_path: Path) -> None:
+def test_the_whole_tool_finds_every_rule_lossless(tmp_path: Path) -> None:
     """Processes, a bridge between two tiny random models, and the target that reads it all."""
     target, draft = make_pair(tmp_path)
     flags = ["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]
-    outcome = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
-    assert outcome.exit_code == 0, outcome.output
-    rows = json.loads((tmp_path / "out" / "lawfulness.json").read_text())["rows"]
-    assert len(rows) == len(LAWS) * len(ways(3))
+    output = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
+    assert output.exit_code == 0, output.output
+    rows = json.loads((tmp_path / "out" / "losslessness.json").read_text())["rows"]
+    assert len(rows) == len(DISTRIBUTIONS) * len(ways(3))
     for row in rows:
         assert abs(row["z"]) < 4.5, row
         assert row["score"]["tokens"] >= 600 and not row["score"]["impossible"]
         assert row["mean_acceptance_length"] >= 1
-    assert "were drawn before" not in outcome.output
-    # Cut off while it was read: nothing is drawn again.
-    outcome = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
-    assert "10 of 10 were drawn before" in outcome.output and outcome.exit_code == 0
+    assert "were sampled before" not in output.output
+    # Cut off while it was read: nothing is sampled again.
+    output = CliRunner().invoke(main, [*flags, "--tokens", "600", "--max-new-tokens", "24"])
+    assert "10 of 10 were sampled before" in output.output and output.exit_code == 0
 
 
 @pytest.mark.long
@@ -154,9 +159,9 @@ def test_it_takes_any_endpoint(tmp_path: Path) -> None:
     with tiny_services(Console(), 8) as services:
         flags = ["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]
         flags += ["--address", services.address, "--way", "coupled", "--streams", "8"]
-        outcome = CliRunner().invoke(main, [*flags, "--tokens", "300", "--max-new-tokens", "24"])
-    assert outcome.exit_code == 0, outcome.output
-    rows = json.loads((tmp_path / "out" / "lawfulness.json").read_text())["rows"]
-    assert [row["way"]["name"] for row in rows] == ["target alone", "coupled"] * len(LAWS)
+        output = CliRunner().invoke(main, [*flags, "--tokens", "300", "--max-new-tokens", "24"])
+    assert output.exit_code == 0, output.output
+    rows = json.loads((tmp_path / "out" / "losslessness.json").read_text())["rows"]
+    assert [row["way"]["name"] for row in rows] == ["target alone", "coupled"] * len(DISTRIBUTIONS)
     for row in rows:
         assert abs(row["z"]) < 4.5 and row["score"]["tokens"] >= 300, row

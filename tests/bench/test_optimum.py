@@ -16,11 +16,11 @@ from torch import Tensor
 from bench.acceptance import optimum
 from bench.acceptance.optimum import RULES, compare, expected, meeting_of
 from bench.acceptance.optimum_rows import Meeting, Rounds, Row
-from bench.support.questions import Question
+from bench.support.target_prompts import TargetPrompt
 from common.sampling.parameters import SamplingParams
 from tests.support.fake_pairs import CONTEXT, PROMPTS, draft_model, files, known, target_model
-from verifier.acceptance.batch import Decisions, Rule, SamplingBatch, SparseQ
-from verifier.acceptance.rules import decide
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.rules import accept
 
 TRIALS = 800
 SIGMAS = 4.7  # a normal variable is farther out with a chance below 1e-4 / 30
@@ -31,7 +31,9 @@ def rows() -> Sequence[Row]:
     """Of sessions with three draft steps, by two models that agree for the most part."""
     models = (target_model("wide"), files("wide"), draft_model("wide"), files("wide"))
     made = Rounds(*models, CONTEXT, SamplingParams(temperature=1.0))
-    asked = [Question(p, tuple(known("wide").encode_prompt(p)), beginning=p) for p in PROMPTS[:4]]
+    asked = [
+        TargetPrompt(p, tuple(known("wide").encode_prompt(p)), beginning=p) for p in PROMPTS[:4]
+    ]
     with made.running():
         asyncio.run(made.record(asked, 24, 3, lambda *_: None))
     return made.rows
@@ -39,7 +41,7 @@ def rows() -> Sequence[Row]:
 
 @pytest.mark.long
 def test_acceptance_per_position_is_within_one_percent_of_the_optimum(rows: Sequence[Row]) -> None:
-    """Rejection's is sum min(p, q); coupled and no-q against their own theory, which is less."""
+    """Rejection's is sum min(p, q); coupled and target-only against their own theory, which is less."""
     found = compare(rows, TRIALS)
     assert {each.position for each in found} == {None, 0, 1, 2}
     for each in found:
@@ -52,7 +54,7 @@ def test_acceptance_per_position_is_within_one_percent_of_the_optimum(rows: Sequ
     assert best.rows == len(rows) > 60 and best.theory > 0.4
     assert all(abs(each.off) < 0.01 for each in found if each.rule == "rejection")
     assert everything["coupled"].theory < best.optimum
-    assert everything["no_q"].theory < best.theory
+    assert everything["target_only"].theory < best.theory
     # The rounds themselves: one draft each, so far less certain.
     assert best.live == pytest.approx(best.theory, abs=SIGMAS * 0.5 / len(rows) ** 0.5)
 
@@ -63,11 +65,15 @@ def test_a_rule_that_accepts_otherwise_is_told(
     """q before it was renormalised, as a public system tests with, moves the mean past an error."""
 
     def unnormalised(
-        logits: Tensor, draft: Tensor, offsets: Tensor, sampling: SamplingBatch, q: SparseQ
-    ) -> Decisions:
-        return decide(logits, draft, offsets, sampling, SparseQ(q.ids, q.probs * 0.9))
+        logits: Tensor,
+        draft: Tensor,
+        offsets: Tensor,
+        sampling: SamplingBatch,
+        q: SparseDistributions,
+    ) -> AcceptanceOutput:
+        return accept(logits, draft, offsets, sampling, SparseDistributions(q.ids, q.probs * 0.9))
 
-    monkeypatch.setattr(optimum, "decide", unnormalised)
+    monkeypatch.setattr(optimum, "accept", unnormalised)
     some = [row for row in rows if row.position == 0]
     meetings = [meeting_of(row, Rule.REJECTION) for row in some]
     got = [optimum.measured(Rule.REJECTION, each, TRIALS, i) for i, each in enumerate(meetings)]
@@ -80,21 +86,21 @@ def test_a_rule_that_accepts_otherwise_is_told(
 def test_the_theory_is_what_its_definition_says(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     p, q = (torch.rand(7, generator=generator, dtype=torch.float64) ** 3 for _ in range(2))
-    p[seed], q[-1] = 0.0, 0.0  # ids that one of the laws rules out
+    p[seed], q[-1] = 0.0, 0.0  # ids that one of the distributions rules out
     p, q = p / p.sum(), q / q.sum()
     both = [x for x in range(7) if p[x] > 0 and q[x] > 0]
     by_id = [1 / sum(max(float(p[y] / p[x]), float(q[y] / q[x])) for y in range(7)) for x in both]
     assert expected(Rule.COUPLED, p, q) == pytest.approx(sum(by_id))
     assert expected(Rule.REJECTION, p, q) == pytest.approx(sum(map(min, p.tolist(), q.tolist())))
-    assert expected(Rule.NO_Q, p, q) == pytest.approx(float(p @ q))
+    assert expected(Rule.TARGET_ONLY, p, q) == pytest.approx(float(p @ q))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_laws_that_agree_or_exclude_each_other(rule: Rule) -> None:
+def test_distributions_that_agree_or_exclude_each_other(rule: Rule) -> None:
     p = torch.tensor([0.5, 0.25, 0.25, 0.0])
-    assert expected(rule, p, p) == pytest.approx(0.375 if rule == Rule.NO_Q else 1.0)
+    assert expected(rule, p, p) == pytest.approx(0.375 if rule == Rule.TARGET_ONLY else 1.0)
     same, never = Meeting(p, p), Meeting(p, torch.tensor([0.0, 0.0, 0.0, 1.0]))
-    if rule != Rule.NO_Q:
+    if rule != Rule.TARGET_ONLY:
         assert optimum.measured(rule, same, 300, 0) == 1.0
     assert expected(rule, never.p, never.q) == 0.0
     assert optimum.measured(rule, never, 300, 0) == 0.0

@@ -9,7 +9,7 @@ import pytest
 from bench.load.recovery import Kill, prefill_s, shown, spreads
 from bench.load.recovery_streams import Stream, broken, requests, resumptions
 from client.client import Request
-from common.telemetry.metrics import VERIFIER_ROOM
+from common.telemetry.metrics import VERIFIER_STAGE
 from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.lost_verifiers import lose_once
 
@@ -49,7 +49,7 @@ def test_the_prefill_is_of_sessions_that_came_between() -> None:
         return read
 
     found = prefill_s(says(4, 1.0), says(6, 1.5))
-    assert found == pytest.approx(len(VERIFIER_ROOM) * 0.5 / 2)
+    assert found == pytest.approx(len(VERIFIER_STAGE) * 0.5 / 2)
     assert prefill_s(says(4, 1.0), says(4, 1.0)) is None
 
 

@@ -25,13 +25,13 @@ def bridge() -> Bridge:
     return Bridge(family("sentencepiece"), family("byte-level"))
 
 
-def ids_of(bridge: Bridge, *pieces: str) -> tuple[int, ...]:
-    found = [bridge.target.id_of(piece.encode()) for piece in pieces]
+def ids_of(bridge: Bridge, *deltas: str) -> tuple[int, ...]:
+    found = [bridge.target.id_of(delta.encode()) for delta in deltas]
     assert None not in found
     return tuple(id_ for id_ in found if id_ is not None)
 
 
-def outcome(bridge: Bridge, written: tuple[int, ...], proposed: tuple[int, ...]) -> Round:
+def output(bridge: Bridge, written: tuple[int, ...], proposed: tuple[int, ...]) -> Round:
     recording = Recording("a", (1,), written)
     accepted = 0
     while accepted < len(proposed) and proposed[accepted] == written[accepted]:
@@ -41,7 +41,7 @@ def outcome(bridge: Bridge, written: tuple[int, ...], proposed: tuple[int, ...])
 
 def test_every_cause(bridge: Bridge) -> None:
     end = bridge.target.special_ids & bridge.target.eos_ids
-    one, two, other, both = (ids_of(bridge, piece)[0] for piece in ("e", "f", "d", "ef"))
+    one, two, other, both = (ids_of(bridge, delta)[0] for delta in ("e", "f", "d", "ef"))
     lone = next(
         id_
         for id_ in range(bridge.target.width)
@@ -65,8 +65,8 @@ def test_every_cause(bridge: Bridge) -> None:
         ((one, two), (min(end), one), TEXT, Cause.DISAGREES),  # an end where text goes on
     ]
     for written, proposed, mode, cause in cases:
-        assert classify(outcome(bridge, written, proposed), bridge, mode) is cause
-    rounds = [outcome(bridge, written, proposed) for written, proposed, *_ in cases]
+        assert classify(output(bridge, written, proposed), bridge, mode) is cause
+    rounds = [output(bridge, written, proposed) for written, proposed, *_ in cases]
     counts = causes(rounds, bridge, TEXT)
     assert counts[Cause.SPLIT] == 2
     (first, _) = examples(rounds, bridge, TEXT)[Cause.SPLIT]
@@ -95,7 +95,7 @@ def test_spellings_match_words_and_neither_newlines_nor_accents(bridge: Bridge) 
     for data in (b"e", b"def", b" the"):
         twin = target.id_of(data)
         if twin is not None and (ours := draft.id_of(data)) is not None:
-            assert spelled.to_draft(twin) == ours and spelled.twin(ours) == twin
+            assert spelled.to_draft(twin) == ours and spelled.mapped_id(ours) == twin
     newline = target.id_of(b"\n")
     assert newline is not None and bridge.to_draft(newline) is not None
     assert spelled.to_draft(newline) is None

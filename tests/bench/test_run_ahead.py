@@ -14,10 +14,10 @@ from bench.speed.run_ahead import RATES, main
 @pytest.mark.long
 def test_the_whole_tool_finds_confirmed_drafts_and_the_same_output(tmp_path: Path) -> None:
     flags = ["--streams", "1", "--turns", "1", "--output-tokens", "24", "--out", str(tmp_path)]
-    outcome = CliRunner().invoke(main, flags)
-    assert outcome.exit_code == 0, outcome.output
+    output = CliRunner().invoke(main, flags)
+    assert output.exit_code == 0, output.output
     rows = json.loads((tmp_path / "ahead.json").read_text())["rows"]
     assert len(rows) == 2 * len(RATES) and all(row["equal"] for row in rows)
     for row in rows:
-        assert any(row["outcomes"].values()) == (row["run_ahead"] == "on")
-    assert max(row["outcomes"]["hit"] + row["outcomes"]["part"] for row in rows) > 0
+        assert any(row["outputs"].values()) == (row["run_ahead"] == "on")
+    assert max(row["outputs"]["hit"] + row["outputs"]["part"] for row in rows) > 0

@@ -10,22 +10,26 @@ from rich.console import Console
 from bench.speed.sampling_cost import DRAFTS, Row, calls_for, measure, rows_of, shown
 from common.model.paged_model import PagedModel
 from tests.support.fake_models import random_model
-from verifier.acceptance.batch import Decisions, Rule
+from verifier.acceptance.batch import AcceptanceOutput, Rule
 
 
 def test_every_draft_stands_where_the_dearest_case_is_meant() -> None:
     calls = calls_for(PagedModel(random_model("llama")), sessions=3, context=9)
     for rule in (Rule.REJECTION, Rule.COUPLED):
         made = calls[rule.name]()
-        assert isinstance(made, Decisions)
+        assert isinstance(made, AcceptanceOutput)
         assert made.accepted_lengths.tolist() == [DRAFTS] * 3
     logits = calls["pass"]()
     assert isinstance(logits, torch.Tensor) and len(logits) == 3 * (DRAFTS + 1)
-    assert [row.rule for row in rows_of(3, measure(calls, 1))] == ["NO_Q", "REJECTION", "COUPLED"]
+    assert [row.rule for row in rows_of(3, measure(calls, 1))] == [
+        "TARGET_ONLY",
+        "REJECTION",
+        "COUPLED",
+    ]
 
 
 def test_the_share_is_of_pass_and_decision() -> None:
-    row = Row(16, "COUPLED", pass_ms=90.0, decide_ms=10.0, noise_ms=4.0)
+    row = Row(16, "COUPLED", pass_ms=90.0, accept_ms=10.0, noise_ms=4.0)
     console = Console(file=io.StringIO(), width=200)
     console.print(shown([row], "", ""))
     assert isinstance(console.file, io.StringIO)

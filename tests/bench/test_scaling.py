@@ -46,9 +46,9 @@ def test_the_documents_example_is_what_the_command_prints() -> None:
     with open("docs/scaling.md") as page:
         text = page.read()
     assert flags in text
-    outcome = CliRunner().invoke(main, flags.split())
-    assert outcome.exit_code == 0, outcome.output
-    rows = [line.split("│") for line in outcome.output.splitlines() if "│" in line]
+    output = CliRunner().invoke(main, flags.split())
+    assert output.exit_code == 0, output.output
+    rows = [line.split("│") for line in output.output.splitlines() if "│" in line]
     assert len(rows) == 8
     for _, words, value, _ in rows:
         assert f"| {words.strip()} | {value.strip()} |" in text
@@ -58,5 +58,5 @@ def test_the_documents_example_is_what_the_command_prints() -> None:
 def test_a_pass_takes_time(flag: str) -> None:
     given_ = ["--draft-step-ms", "1", "--verify-ms", "1", "--alone-ms", "1", "--al", "2"]
     given_[given_.index(flag) + 1] = "0"
-    outcome = CliRunner().invoke(main, given_)
-    assert outcome.exit_code == 2 and flag in outcome.output
+    output = CliRunner().invoke(main, given_)
+    assert output.exit_code == 2 and flag in output.output

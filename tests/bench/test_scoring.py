@@ -1,4 +1,4 @@
-"""The z-score that tells lawful sampling from biased sampling."""
+"""The z-score that tells lossless sampling from biased sampling."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from bench.acceptance.scoring import NOTHING, Score, score_rows
 ROWS, VOCAB = 4000, 50
 
 
-def laws(seed: int, temperature: float = 1.0) -> torch.Tensor:
+def distributions(seed: int, temperature: float = 1.0) -> torch.Tensor:
     logits = 2 * torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(seed))
     return (logits / temperature).softmax(dim=-1)
 
 
-def drawn(law: torch.Tensor, seed: int) -> torch.Tensor:
-    return torch.multinomial(law, 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
+def sampled(distribution: torch.Tensor, seed: int) -> torch.Tensor:
+    return torch.multinomial(
+        distribution, 1, generator=torch.Generator().manual_seed(seed)
+    ).squeeze(1)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lawful_tokens_score_within_four(seed: int) -> None:
-    law = laws(seed)
-    assert abs(score_rows(law, drawn(law, 100 + seed)).z) < 4
+def test_lossless_tokens_score_within_four(seed: int) -> None:
+    distribution = distributions(seed)
+    assert abs(score_rows(distribution, sampled(distribution, 100 + seed)).z) < 4
 
 
 def test_a_lost_temperature_is_far_out() -> None:
-    assert score_rows(laws(1, 0.7), drawn(laws(1), 2)).z > 10
-    assert score_rows(laws(1), drawn(laws(1, 0.7), 2)).z < -10
+    assert score_rows(distributions(1, 0.7), sampled(distributions(1), 2)).z > 10
+    assert score_rows(distributions(1), sampled(distributions(1, 0.7), 2)).z < -10
 
 
 def test_accepting_whatever_is_drafted_is_far_out() -> None:
-    assert score_rows(laws(1), drawn((laws(1) + laws(2)) / 2, 3)).z > 10
+    assert (
+        score_rows(distributions(1), sampled((distributions(1) + distributions(2)) / 2, 3)).z > 10
+    )
 
 
-def test_a_token_that_the_law_rules_out_is_infinitely_far_out() -> None:
-    law = torch.tensor([[0.5, 0.5, 0.0]])
-    score = score_rows(law, torch.tensor([2]))
+def test_a_token_that_the_distribution_rules_out_is_infinitely_far_out() -> None:
+    distribution = torch.tensor([[0.5, 0.5, 0.0]])
+    score = score_rows(distribution, torch.tensor([2]))
     assert (score.impossible, score.z) == (1, float("inf"))
 
 
@@ -47,10 +51,13 @@ def test_a_certain_token_says_nothing() -> None:
 
 
 def test_scores_add_up() -> None:
-    law = laws(3)
-    tokens = drawn(law, 4)
-    parts = [score_rows(law[at : at + 1000], tokens[at : at + 1000]) for at in range(0, ROWS, 1000)]
+    distribution = distributions(3)
+    tokens = sampled(distribution, 4)
+    parts = [
+        score_rows(distribution[at : at + 1000], tokens[at : at + 1000])
+        for at in range(0, ROWS, 1000)
+    ]
     total = sum(parts, NOTHING)
-    whole = score_rows(law, tokens)
+    whole = score_rows(distribution, tokens)
     assert total.tokens == whole.tokens
     assert total.z == pytest.approx(whole.z)

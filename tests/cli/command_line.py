@@ -37,24 +37,24 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
         if request.prompt == "echo":
             text = " ".join(str(request).split())
             summary = drafter_pb2.Summary(stop_string="END", prompt_tokens=2, rule=request.rule)
-            piece = drafter_pb2.Piece(text=text, origin=drafter_pb2.TOKEN_ORIGIN_VERIFIER)
+            delta = drafter_pb2.TokenDelta(text=text, origin=drafter_pb2.TOKEN_ORIGIN_VERIFIER)
             if request.sampling.HasField("logprobs"):
-                piece.logprob = -0.5
-                piece.top_token_ids.extend([5, 6])
-                piece.top_logprobs.extend([-0.5, -1.5])
-            yield drafter_pb2.GenerateResponse(pieces=[piece], summary=summary)
+                delta.logprob = -0.5
+                delta.top_token_ids.extend([5, 6])
+                delta.top_logprobs.extend([-0.5, -1.5])
+            yield drafter_pb2.GenerateResponse(deltas=[delta], summary=summary)
             return
         if request.prompt == "full":
             raise OverCapacity("sessions", 4, 250)
         text = request.prompt or " | ".join(f"{m.role}: {m.content}" for m in request.chat.messages)
         draft, verifier = drafter_pb2.TOKEN_ORIGIN_DRAFT, drafter_pb2.TOKEN_ORIGIN_VERIFIER
         yield drafter_pb2.GenerateResponse(
-            pieces=[drafter_pb2.Piece(token_id=5, text=text, origin=verifier)]
+            deltas=[drafter_pb2.TokenDelta(token_id=5, text=text, origin=verifier)]
         )
         yield drafter_pb2.GenerateResponse(
-            pieces=[
-                drafter_pb2.Piece(token_id=0, text="é", origin=draft),
-                drafter_pb2.Piece(token_id=7, text="", origin=verifier),
+            deltas=[
+                drafter_pb2.TokenDelta(token_id=0, text="é", origin=draft),
+                drafter_pb2.TokenDelta(token_id=7, text="", origin=verifier),
             ]
         )
         yield drafter_pb2.GenerateResponse(
@@ -67,7 +67,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
                 accepted_by_position=[1],
                 time_to_first_token_s=0.5,
                 total_s=1.0,
-                room_s={"bridge": 0.25},
+                stage_s={"bridge": 0.25},
                 tail_text="\ufffd",
                 drafting=request.draft_steps != 0 or not request.HasField("draft_steps"),
             )

@@ -12,7 +12,7 @@ import pytest
 from cli.children import Child, free_addresses
 from cli.comparison import comparison
 from cli.main import main
-from client.client import Output, Piece, Statistics
+from client.client import Output, Statistics, TokenDelta
 from common.types import FinishReason, Origin
 from tests.cli.command_line import one_line, run
 
@@ -89,7 +89,7 @@ def statistics(**changes) -> Statistics:
         "accepted_by_position": (),
         "time_to_first_token_s": 0.0,
         "total_s": 0.0,
-        "room_s": {},
+        "stage_s": {},
         "wire_bytes": 0,
         "intersection_rounds": 0,
         "text_rounds": 0,
@@ -103,7 +103,7 @@ def test_the_comparison_stands_an_output_of_one_token() -> None:
     assert comparison(output, output).row_count >= 6
     shares = statistics(drafted_by_position=(4, 0), accepted_by_position=(3, 0))
     assert shares.acceptance_by_position == (0.75, 0.0)
-    assert Piece(1, "x", Origin.DRAFT).text == "x"
+    assert TokenDelta(1, "x", Origin.DRAFT).text == "x"
 
 
 async def test_a_child_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cli.children import free_addresses
 from client import streaming
-from client.client import Piece
+from client.client import TokenDelta
 from common.types import Origin
 from tests.cli.command_line import one_line, run, serving_fake_drafter
 
@@ -47,7 +47,7 @@ def test_generate_json_is_one_object_and_nothing_else(address: str) -> None:
     assert answer["origins"] == ["verifier", "draft", "verifier"]
     assert answer["stop_reason"] == "length"
     assert answer["statistics"]["drafting"] is False
-    assert answer["statistics"]["room_s"] == {"bridge": 0.25}
+    assert answer["statistics"]["stage_s"] == {"bridge": 0.25}
     assert answer["statistics"]["acceptance_by_position"] == [1.0]
 
 
@@ -64,7 +64,7 @@ SAMPLING_FLAGS = {
     "--min-new-tokens=3": "min_new_tokens: 3",
     "--stop=END": 'stop: "END"',
     "--stop-token-id=9": "stop_token_ids: 9",
-    "--rule=no_q": "rule: RULE_NO_Q",
+    "--rule=target_only": "rule: RULE_TARGET_ONLY",
 }
 
 
@@ -72,7 +72,7 @@ def test_what_a_request_may_say_has_a_flag(address: str) -> None:
     result = run("generate", "echo", *SAMPLING_FLAGS, "--address", address)
     assert result.exit_code == 0, result.output
     assert all(told in result.stdout for told in SAMPLING_FLAGS.values()), result.stdout
-    assert "ended by the stop string 'END'" in result.stderr and "rule no_q" in result.stderr
+    assert "ended by the stop string 'END'" in result.stderr and "rule target_only" in result.stderr
     plain = run("generate", "echo", "--address", address).stdout
     assert not any(told.split(":")[0] + ":" in plain for told in SAMPLING_FLAGS.values())
 
@@ -118,9 +118,9 @@ def test_a_terminal_gets_no_control_characters_of_the_models(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(streaming, "Console", partial(Console, force_terminal=True, no_color=True))
-    writer = streaming.PieceWriter()
+    writer = streaming.DeltaWriter()
     every = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
-    writer(Piece(1, f"a{every}z", Origin.DRAFT))
+    writer(TokenDelta(1, f"a{every}z", Origin.DRAFT))
     written = capsys.readouterr().out
     assert written.startswith("a␀␁") and "␛" in written and "␍" in written and "\n" in written
     assert not {*every} - {"\n", "\t"} & {*written}

@@ -167,7 +167,7 @@ async def _stop_a_drafter_in_mid_stream(
     channel = await stack.enter_async_context(open_channel(made.target(), 2**24))
     request = drafter_pb2.GenerateRequest(prompt=PROMPT, max_new_tokens=1000, ignore_eos=True)
     call = drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request)
-    pieces = list((await call.read()).pieces)
+    deltas = list((await call.read()).deltas)
     verifier.send(signal.SIGSTOP)
     readiness = await made.watch(stack)
     assert (await readiness.read()).status != NOT_SERVING
@@ -177,9 +177,9 @@ async def _stop_a_drafter_in_mid_stream(
     verifier.send(signal.SIGCONT)
     summaries = []
     while isinstance(response := await call.read(), drafter_pb2.GenerateResponse):
-        pieces += response.pieces
+        deltas += response.deltas
         summaries += [response.summary] if response.HasField("summary") else []
-    assert [summary.output_tokens for summary in summaries] == [len(pieces)] == [1000]
+    assert [summary.output_tokens for summary in summaries] == [len(deltas)] == [1000]
     assert await ended(made, process) == 0, process.told()
 
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.device.choice import choose_device
-from common.device.runtime import Called, Card, Memory
-from common.device.staging import Landing, Staging
+from common.device.runtime import Card, EagerRuntime, Memory
+from common.device.staging import HostBuffer, Staging
 from common.engine import memory as device_room
-from common.engine.memory import MARGIN_BYTES, budget_of, make_room
+from common.engine.memory import MARGIN_BYTES, budget_of, profile_kv_memory
 from common.errors import ConfigError
 from tests.settings.test_sources import read, toml
 
@@ -101,7 +101,7 @@ def test_a_share_of_the_whole_card_less_what_this_process_has() -> None:
 
 
 @dataclass
-class FakeCard(Called):
+class FakeCard(EagerRuntime):
     """A GPU's memory, told by what was done to it."""
 
     own: int = 10 * GIB
@@ -124,7 +124,7 @@ class FakeModel:
     def __init__(self) -> None:
         self.runtime = FakeCard()
         self.done: list[tuple[Any, ...]] = []
-        self.recorded_sizes = 0
+        self.graph_sizes = 0
 
     def allocate(self, pages: int, page_size: int) -> None:
         self.done.append(("pages", pages))
@@ -134,15 +134,15 @@ class FakeModel:
         self.done.append(("release",))
         self.runtime.own = 10 * GIB
 
-    def record_steps(
+    def capture_graphs(
         self, rows: int, context: int, progress: Any = None, *, largest_only: bool = False
     ) -> None:
         self.done.append(("record", rows, context, largest_only))
         self.runtime.own += 2 * GIB
-        self.recorded_sizes = 1 if largest_only else 5
-        for done in range(self.recorded_sizes):
+        self.graph_sizes = 1 if largest_only else 5
+        for done in range(self.graph_sizes):
             if progress is not None:
-                progress(done + 1, self.recorded_sizes)
+                progress(done + 1, self.graph_sizes)
 
 
 def room(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) -> Any:
@@ -153,7 +153,9 @@ def room(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) 
         "gpu_memory_fraction": 0.5,
         **changes,
     }
-    return make_room(model, SimpleNamespace(**settings), context=context, most_rows=most_rows)
+    return profile_kv_memory(
+        model, SimpleNamespace(**settings), context=context, most_rows=most_rows
+    )
 
 
 def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +183,7 @@ def test_a_given_memory_and_few_sessions_need_no_more() -> None:
     assert room(FakeModel(), most_rows=4096).num_pages > 0
     model = FakeModel()
     room(model, most_rows=4096)
-    assert ("record", device_room.MOST_RECORDED, 1600, False) in model.done
+    assert ("record", device_room.MAX_GRAPH_ROWS, 1600, False) in model.done
 
 
 def test_a_card_that_is_full_is_refused_with_what_is_needed() -> None:
@@ -194,7 +196,7 @@ kinds = st.sampled_from([torch.int64, torch.int32, torch.int8, torch.bool, torch
 
 @given(st.lists(st.tuples(kinds, st.lists(st.integers(0, 4), max_size=3)), max_size=6))
 def test_what_is_sent_arrives_in_its_shape_and_aligned(given_: list[Any]) -> None:
-    staging = Staging(CPU, Called(), size=64)
+    staging = Staging(CPU, EagerRuntime(), size=64)
     for turn in range(2):
         parts = [torch.ones(shape).mul(turn + 3).to(dtype) for dtype, shape in given_]
         sent = staging.send([*parts, None])
@@ -210,11 +212,11 @@ def test_dataclasses_of_tensors_are_sent_whole_and_results_land() -> None:
         one: torch.Tensor
         other: torch.Tensor
 
-    staging, landing = Staging(CPU, Called()), Landing(6, torch.int64, Called())
+    staging, host_buffer = Staging(CPU, EagerRuntime()), HostBuffer(6, torch.int64, EagerRuntime())
     made, alone = staging.send([Two(torch.tensor([1.5]), torch.tensor([True])), torch.tensor([7])])
     assert (made.one.tolist(), made.other.tolist(), alone.tolist()) == ([1.5], [True], [7])
-    assert landing.fetch(torch.arange(4).view(2, 2)).tolist() == [[0, 1], [2, 3]]
-    assert landing.landed.seconds_since(landing.landed) == 0
+    assert host_buffer.fetch(torch.arange(4).view(2, 2)).tolist() == [[0, 1], [2, 3]]
+    assert host_buffer.landed.seconds_since(host_buffer.landed) == 0
 
 
 WITHOUT_TRITON = """
@@ -223,16 +225,16 @@ sys.modules["triton"] = None
 import cli.main, drafter.service, verifier.service
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
-from drafter.startup import make_choices
+from drafter.startup import make_sampler
 from tests.support.fake_models import paged, random_model
-from verifier.startup import make_decisions
+from verifier.startup import make_acceptance_sampler
 import torch
 model = paged(random_model("llama"))
 table = PagePool(4, 4).table()
 table.reserve(3)
 assert model.forward([Chunk([1, 2, 3], table, 1)]).shape == (1, 97)
-make_decisions(model, 8, 4, torch.ones(97, dtype=torch.bool)).warm_up()
-make_choices(model, None, 4, 64).warm_up()
+make_acceptance_sampler(model, 8, 4, torch.ones(97, dtype=torch.bool)).warm_up()
+make_sampler(model, None, 4, 64).warm_up()
 print([name for name in sys.modules if "kernels" in name and "common" in name])
 """
 

@@ -19,8 +19,8 @@ from drafter.engine.engine import DraftEngine
 from tests.statistics.sampled_sessions import (
     COUPLED,
     GREEDY,
-    NO_Q,
     REJECTION,
+    TARGET_ONLY,
     half_right,
     run,
     sampled,
@@ -65,7 +65,7 @@ async def test_greedy_output_is_the_cpus_at_every_k() -> None:
     async with serving_verifier(target(kernels=False), files(), **SIZES) as alone:
         truth = await output(alone, spec_of(alone))
     async with serving_verifier(target(kernels=True), files(), **SIZES) as verifier:
-        assert verifier.engine._model.recorded_sizes > 0
+        assert verifier.engine._model.graph_sizes > 0
         opened = asyncio.Barrier(9)
         found = await asyncio.gather(
             *(checked(verifier, spec_of(verifier), truth, k, opened) for k in range(9))
@@ -76,12 +76,12 @@ async def test_greedy_output_is_the_cpus_at_every_k() -> None:
 
 
 async def test_sessions_of_every_rule_get_what_the_cpu_gives_them() -> None:
-    """The same drafts and laws, among each other, with penalties and log-probabilities."""
+    """The same drafts and distributions, among each other, with penalties and log-probabilities."""
 
     async def all_of(verifier: RunningVerifier) -> list[Any]:
         asked = [
             sampled(verifier, GREEDY, presence_penalty=1.5, logprobs=2),
-            sampled(verifier, NO_Q, seed=3, top_p=0.9),
+            sampled(verifier, TARGET_ONLY, seed=3, top_p=0.9),
             sampled(verifier, REJECTION, seed=4, top_k=30),
             sampled(verifier, REJECTION, seed=5, repetition_penalty=1.3, min_p=0.05),
             sampled(verifier, COUPLED, logprobs=0),
@@ -137,7 +137,7 @@ async def said(pair: RunningPair, asked: list[dict[str, Any]]) -> list[Output]:
 
 
 async def test_a_pair_on_a_device_says_what_the_pair_on_the_cpu_says() -> None:
-    """Greedy and seeded text; unseeded text ends, and its drafts come with laws that are taken."""
+    """Greedy and seeded text; unseeded text ends, and its drafts come with distributions that are taken."""
     sizes = {"max_batch_tokens": 48, "max_sessions": 6}
     async with serving_models(models(False), PAIR, sizes, max_sessions=6) as pair:
         expected = await said(pair, ASKED)

@@ -12,12 +12,12 @@ from tests.support.fake_tokenizers import blobs
 @given(data=blobs(), sizes=st.lists(st.integers(1, 4)))
 def test_streamed_text_equals_one_shot(data: bytes, sizes: list[int]) -> None:
     stream = StreamingText()
-    pieces = []
+    deltas = []
     at = 0
     for size in [*sizes, max(1, len(data))]:
-        pieces.append(stream.push(data[at : at + size]))
+        deltas.append(stream.push(data[at : at + size]))
         at += size
-    assert "".join([*pieces, stream.flush()]) == data.decode("utf-8", "replace")
+    assert "".join([*deltas, stream.flush()]) == data.decode("utf-8", "replace")
 
 
 def test_a_split_character_is_held_back() -> None:

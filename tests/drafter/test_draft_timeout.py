@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.client import Request
-from client.results import Piece
+from client.results import TokenDelta
 from common.types import Origin
 from tests.support.fake_pairs import PROMPTS, RunningPair, serving_pair
 
@@ -73,7 +73,7 @@ async def test_a_late_draft_is_never_used(monkeypatch: pytest.MonkeyPatch) -> No
             heard = 0
             passes_then = 0
 
-            def hear(_: Piece) -> None:
+            def hear(_: TokenDelta) -> None:
                 nonlocal heard, passes_then
                 heard += 1
                 if heard == 10:

@@ -65,7 +65,7 @@ class Named(FakeVerifier):
 
 @asynccontextmanager
 async def client_of(
-    *fakes: FakeVerifier, patience_s: float = LONG_S, round_timeout_s: float | None = None
+    *fakes: FakeVerifier, timeout_s: float = LONG_S, round_timeout_s: float | None = None
 ) -> AsyncIterator[VerifierClient]:
     """In turns at all of them, each of which is known to it already."""
     register = verifier_pb2_grpc.add_VerifierServiceServicer_to_server
@@ -75,7 +75,7 @@ async def client_of(
         ]
         address = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
         channel = await stack.enter_async_context(open_channel(address, MESSAGE_BYTES))
-        client = VerifierClient(channel, patience_s, round_timeout_s)
+        client = VerifierClient(channel, timeout_s, round_timeout_s)
         while len(fakes) > 1 and not all(fake.opened for fake in fakes):
             session = client.session(SPEC)
             await session.open()
@@ -200,7 +200,7 @@ async def test_where_there_is_no_other_the_slow_one_is_taken_again() -> None:
 async def test_a_verifier_lost_over_the_prompt_is_waited_for_as_in_later_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifier_client, "OPEN_PATIENCE_S", 0.0)
+    monkeypatch.setattr(verifier_client, "OPEN_TIMEOUT_S", 0.0)
     fake = Named(aborting(StatusCode.UNAVAILABLE, "killed"), at_open=True)
     async with client_of(fake) as client:
         session = await opened(client)
@@ -211,7 +211,7 @@ async def test_a_verifier_lost_over_the_prompt_is_waited_for_as_in_later_rounds(
 async def test_a_new_request_waits_for_a_moment_where_there_is_no_verifier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifier_client, "OPEN_PATIENCE_S", 0.0)
+    monkeypatch.setattr(verifier_client, "OPEN_TIMEOUT_S", 0.0)
     (address,) = free_addresses(1)
     async with open_channel(address, MESSAGE_BYTES) as channel:
         with pytest.raises(VerifierUnavailable, match="no verifier answers after 0 s"):

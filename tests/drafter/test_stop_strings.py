@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from drafter.generate.stop_strings import StopFilter
 
-PIECES = [b"a", b"b", b"ab", b"aa", b"", b"\xc3", b"\xa9", "é".encode(), "中".encode(), b"\xe4\xb8"]
-pieces = st.sampled_from(PIECES)
-tokens = st.lists(st.lists(pieces, max_size=3).map(b"".join), max_size=12)
+DELTAS = [b"a", b"b", b"ab", b"aa", b"", b"\xc3", b"\xa9", "é".encode(), "中".encode(), b"\xe4\xb8"]
+deltas = st.sampled_from(DELTAS)
+tokens = st.lists(st.lists(deltas, max_size=3).map(b"".join), max_size=12)
 stops = st.lists(
-    st.lists(pieces, min_size=1, max_size=4).map(b"".join).filter(bool), max_size=4, unique=True
+    st.lists(deltas, min_size=1, max_size=4).map(b"".join).filter(bool), max_size=4, unique=True
 )
 
 
@@ -62,11 +62,11 @@ def test_tokens_one_by_one_end_where_one_look_at_the_whole_output_does(
         # Nothing that may belong to a stop string has left; every other token has.
         assert come.startswith(gone) and len(gone) <= len(come) - held
         begins = [len(b"".join(output[:i])) for i in range(number + 1)]
-        certain = len(come) - held
+        one_hot = len(come) - held
         free = [
             i
             for i in range(number + 1)
-            if begins[i] < certain or begins[i] + len(output[i]) <= certain
+            if begins[i] < one_hot or begins[i] + len(output[i]) <= one_hot
         ]
         assert [token for token, _ in left] == free
     last, rest = stream.flush()

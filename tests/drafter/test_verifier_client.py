@@ -81,7 +81,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 @asynccontextmanager
 async def client_of(
     fake: FakeVerifier,
-    patience_s: float = 5.0,
+    timeout_s: float = 5.0,
     round_timeout_s: float | None = None,
     open_timeout_s: float | None = None,
 ) -> AsyncIterator[VerifierClient]:
@@ -90,7 +90,7 @@ async def client_of(
         serving("crossdraft.v1.VerifierService", register, fake) as (_, port),
         open_channel(f"127.0.0.1:{port}", MESSAGE_BYTES) as channel,
     ):
-        yield VerifierClient(channel, patience_s, round_timeout_s, open_timeout_s)
+        yield VerifierClient(channel, timeout_s, round_timeout_s, open_timeout_s)
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +255,6 @@ async def test_a_verifier_that_stays_silent_while_it_is_described_is_asked_again
 async def test_a_tokenizer_that_isnt_the_models_is_never_taken(changes: dict[str, Any]) -> None:
     fake = FakeVerifier()
     vars(fake).update(changes)
-    async with client_of(fake, patience_s=0.05) as client:
+    async with client_of(fake, timeout_s=0.05) as client:
         with pytest.raises(VerifierUnavailable):
             await client.describe()

@@ -56,7 +56,7 @@ class Breaking(drafter_pb2_grpc.DrafterServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         if not request.resumed_token_ids:
-            yield pb.GenerateResponse(pieces=[pb.Piece(token_id=7, text="seven")])
+            yield pb.GenerateResponse(deltas=[pb.TokenDelta(token_id=7, text="seven")])
             await context.abort(self.code, "of the connection")
         yield pb.GenerateResponse(summary=pb.Summary(tail_text=f" {request.resumed_token_ids}"))
 

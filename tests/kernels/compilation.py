@@ -25,12 +25,12 @@ from common.kernels import candidates, scan
 from drafter.kernels import propose
 from drafter.kernels.draft_rows import Q_WIDTH
 from tests.kernels.common_variants import variants
-from verifier.kernels import accept as decide
+from verifier.kernels import accept as accept
 from verifier.kernels import accept_drafts as settle
 from verifier.kernels import flat_rows as flat
 from verifier.kernels import mask_logits as adjust
 from verifier.kernels import reduce as finish
-from verifier.kernels import sample as draw
+from verifier.kernels import sample as sample
 from verifier.kernels import select_candidates as narrow
 from verifier.kernels import sessions
 
@@ -63,14 +63,14 @@ SCAN = {
     "parts": "i32", "stride": "i32", "chunks": "i32", "blocks": "i32",
 }  # fmt: skip
 PAIRS = {
-    "pair_offsets": "*i64", "pair_ids": "*i32", "adjusted": "*fp32", "taken": "*bf16",
+    "pair_offsets": "*i64", "pair_ids": "*i32", "processed": "*fp32", "taken": "*bf16",
     "bias": "*fp32", "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32",
     "presence": "*fp32", "frequency": "*fp32",
 }  # fmt: skip
 SETTLED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
     "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
-    "decisions": "*i64", "few": "*i32", "many": "*i32", "drawn": "*i32", "flat": "*i32",
+    "decisions": "*i64", "few": "*i32", "many": "*i32", "sampled": "*i32", "flat": "*i32",
     "intervals": "*i32", "over_under": "*fp32", "edges": "*i32", "masses": "*fp32",
     "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
 }  # fmt: skip
@@ -80,7 +80,7 @@ WIDE = ("row_stride",)
 
 PLAIN = {"HAS_MASK": False, "HAS_Q": True, "HAS_PAIRS": False}
 ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
-NO_Q = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
+TARGET_ONLY = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
 ADJUSTED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
 PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
 FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
@@ -117,8 +117,8 @@ def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
     return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
 
-def _draw(flags: dict[str, bool]) -> dict[str, Any]:
-    return {"LIMIT": candidates.LIMIT, "CHUNK": draw.CHUNK, **flags}
+def _sample(flags: dict[str, bool]) -> dict[str, Any]:
+    return {"LIMIT": candidates.LIMIT, "CHUNK": sample.CHUNK, **flags}
 
 
 def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:
@@ -138,20 +138,20 @@ CASES = [
     Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
     Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
     Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
-    Case("narrow", narrow.narrow, DECISION, _narrow(16, False, False), WIDE, decide.NARROW_WARPS),
-    Case("narrow, all", narrow.narrow, FP32, _narrow(0, True, True), WIDE, decide.NARROW_WARPS),
+    Case("narrow", narrow.narrow, DECISION, _narrow(16, False, False), WIDE, accept.NARROW_WARPS),
+    Case("narrow, all", narrow.narrow, FP32, _narrow(0, True, True), WIDE, accept.NARROW_WARPS),
     Case(
-        "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, decide.SETTLE_WARPS, 128
+        "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, accept.SETTLE_WARPS, 128
     ),
     Case(
-        "settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, decide.SETTLE_WARPS, 128
+        "settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, accept.SETTLE_WARPS, 128
     ),
-    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, decide.WHOLE_WARPS, 128),
-    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, decide.WHOLE_WARPS, 128),
-    Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, decide.PROBE_WARPS),
-    Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
-    Case("draw", draw.draw, DECISION, _draw(PLAIN), WIDE, decide.DRAW_WARPS, 128),
-    Case("draw, all", draw.draw, FP32, _draw(ALL), WIDE, decide.DRAW_WARPS, 128),
+    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, accept.WHOLE_WARPS, 128),
+    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, accept.WHOLE_WARPS, 128),
+    Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, accept.PROBE_WARPS),
+    Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
+    Case("sample", sample.sample, DECISION, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
+    Case("sample, all", sample.sample, FP32, _sample(ALL), WIDE, accept.SAMPLE_WARPS, 128),
     Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
     Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
     Case("finish", finish.finish, DECISION, {"PARTS": 64, "LIMIT": candidates.LIMIT}, warps=1),
@@ -159,18 +159,21 @@ CASES = [
     Case("propose, all", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
     Case("propose, coupled", propose.propose, STEPS, _propose(16, True, 256), WIDE, 16, 128),
 ]
-for name, flags in (("no q", NO_Q), ("adjusted", ADJUSTED)):  # beside greedy; sessions with changes
-    shift = 16 if flags is NO_Q else 0
-    made = _settle(shift, False, flags), _settle(shift, True, flags), _draw(flags)
+for name, flags in (
+    ("no q", TARGET_ONLY),
+    ("processed", ADJUSTED),
+):  # beside greedy; sessions with changes
+    shift = 16 if flags is TARGET_ONLY else 0
+    made = _settle(shift, False, flags), _settle(shift, True, flags), _sample(flags)
     CASES += [
-        Case(f"settle, {name}", settle.settle, DECISION, made[0], WIDE, decide.SETTLE_WARPS, 128),
-        Case(f"whole, {name}", settle.settle, DECISION, made[1], WIDE, decide.WHOLE_WARPS, 128),
-        Case(f"draw, {name}", draw.draw, DECISION, made[2], WIDE, decide.DRAW_WARPS, 128),
+        Case(f"settle, {name}", settle.settle, DECISION, made[0], WIDE, accept.SETTLE_WARPS, 128),
+        Case(f"whole, {name}", settle.settle, DECISION, made[1], WIDE, accept.WHOLE_WARPS, 128),
+        Case(f"sample, {name}", sample.sample, DECISION, made[2], WIDE, accept.SAMPLE_WARPS, 128),
     ]
 _PAIRS = _narrow(0, False, True)
 CASES += [
-    Case("narrow, adjusted", narrow.narrow, DECISION, _PAIRS, WIDE, decide.NARROW_WARPS),
-    Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, decide.PROBE_WARPS),
+    Case("narrow, adjusted", narrow.narrow, DECISION, _PAIRS, WIDE, accept.NARROW_WARPS),
+    Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
 ]
 CASES += [
     Case(

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from bench.device.parts.acceptance_twin import Batch, sampling
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import Decisions, SparseQ
-from verifier.kernels.accept import Workspace, decide
+from verifier.acceptance.batch import AcceptanceOutput, SparseDistributions
+from verifier.kernels.accept import Workspace, accept
 
 CPU = torch.device("cpu")
-LAWS = {  # of successive sessions
+DISTRIBUTIONS = {  # of successive sessions
     "temperature": [1.0, 0.7, 1.5, 1.0, 1.0, 1.0],
     "top_p": [1.0, 1.0, 0.8, 0.9, 1.0, 1.0],
     "min_p": [0.0, 0.0, 0.0, 0.02, 0.1, 0.0],
@@ -31,23 +31,23 @@ def likely_drafts(logits: Tensor, offsets: Tensor) -> Tensor:
     return torch.where(torch.arange(len(best)) % 3 == 1, (best + 1) % 16, best)
 
 
-def some_q(logits: Tensor, draft: Tensor, n: int = 6) -> SparseQ:
-    """A law near p that could have proposed the draft; its last slot is unused."""
+def some_q(logits: Tensor, draft: Tensor, n: int = 6) -> SparseDistributions:
+    """A distribution near p that could have proposed the draft; its last slot is unused."""
     ids = logits.float().topk(n).indices
     ids[:, 0] = torch.where((ids == draft[:, None]).any(1), ids[:, 0], draft)
     q = (logits.float().gather(1, ids) * 0.8)[:, : n - 1].softmax(1)
     missing = ~(ids[:, : n - 1] == draft[:, None]).any(1)
     ids[missing, 1] = draft[missing]
-    return SparseQ(ids.to(torch.int32), torch.nn.functional.pad(q, (0, 1)))
+    return SparseDistributions(ids.to(torch.int32), torch.nn.functional.pad(q, (0, 1)))
 
 
-def pairs_of(made: Decisions) -> list[tuple[int, int]]:
+def pairs_of(made: AcceptanceOutput) -> list[tuple[int, int]]:
     return list(zip(made.accepted_lengths.tolist(), made.next_tokens.tolist(), strict=True))
 
 
 def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
     rows, vocab = batch.logits.shape
-    pairs = 0 if batch.adjustments is None else len(batch.adjustments.ids)
+    pairs = 0 if batch.processors is None else len(batch.processors.ids)
     sessions = len(batch.offsets) - 1
     work = Workspace.empty(
         rows, sessions + spare, vocab, batch.logits.dtype, CPU, batch.allowed, pairs, greedy
@@ -59,7 +59,7 @@ def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
 def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
     """By the kernels; the inputs must come back as they were."""
     before = batch.logits.clone()
-    made = decide(*vars(batch).values(), work=work or workspace(batch))
+    made = accept(*vars(batch).values(), work=work or workspace(batch))
     assert torch.equal(batch.logits, before), "logits are as they were"
     return pairs_of(made)
 
@@ -67,7 +67,7 @@ def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]
 def agrees(batch: Batch) -> list[tuple[int, int]]:
     """What kernels and twin decide."""
     got = decided(batch)
-    assert got == pairs_of(reference.decide(*vars(batch).values()))
+    assert got == pairs_of(reference.accept(*vars(batch).values()))
     return got
 
 
@@ -78,7 +78,7 @@ def mixed(vocab: int, dtype: torch.dtype, rules: list[int], seed: int = 0) -> Ba
     logits = (torch.randn(int(offsets[-1]), vocab) * 2).to(dtype)
     logits[:, 3::7] += 3
     draft = likely_drafts(logits, offsets)
-    given: dict[str, Any] = {**LAWS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
+    given: dict[str, Any] = {**DISTRIBUTIONS, "top_k": [k or vocab for k in TOP_K], "rule": rules}
     made = sampling(len(drafts), vocab, seed=[1, 2, -3, 1 << 40, 5, 6], **given)
     allowed = torch.ones(vocab, dtype=torch.bool)
     allowed[vocab - 1] = False

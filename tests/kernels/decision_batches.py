@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verifier.acceptance.batch import Rule, SamplingBatch, SparseQ
+from verifier.acceptance.batch import Rule, SamplingBatch, SparseDistributions
 
 VOCAB = 12
 
@@ -33,7 +33,7 @@ def pick(batch: SamplingBatch, session: int) -> SamplingBatch:
     return SamplingBatch(**{name: value[[session]] for name, value in vars(batch).items()})
 
 
-def uniform_q(draft: Tensor) -> SparseQ:
+def uniform_q(draft: Tensor) -> SparseDistributions:
     """Every draft token was sampled from itself and its two neighbours."""
     ids = (draft[:, None] + torch.arange(3)) % VOCAB
-    return SparseQ(ids.int(), torch.full((len(draft), 3), 1 / 3))
+    return SparseDistributions(ids.int(), torch.full((len(draft), 3), 1 / 3))

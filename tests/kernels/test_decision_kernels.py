@@ -9,7 +9,7 @@ import torch
 
 from bench.device.parts.acceptance_twin import Batch, sampling
 from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q
-from verifier.acceptance.batch import Adjustments, Rule, SamplingBatch, SparseQ
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
 
 pytestmark = pytest.mark.kernels
 
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.kernels
 @pytest.mark.parametrize(
     ("dtype", "vocab", "first"),
     [
-        (torch.float32, 17, Rule.NO_Q),
+        (torch.float32, 17, Rule.TARGET_ONLY),
         (torch.float16, 17, Rule.COUPLED),
         (torch.float32, 4097, Rule.COUPLED),
-        (torch.bfloat16, 4097, Rule.NO_Q),
+        (torch.bfloat16, 4097, Rule.TARGET_ONLY),
         (torch.float16, 4097, Rule.REJECTION),
     ],
 )
-def test_ragged_sessions_each_by_its_own_rule_and_law(
+def test_variable_length_sessions_each_by_its_own_rule_and_distribution(
     dtype: torch.dtype, vocab: int, first: int
 ) -> None:
-    order = [Rule.GREEDY, Rule.NO_Q, Rule.REJECTION, Rule.COUPLED]
+    order = [Rule.GREEDY, Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED]
     agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
 
 
@@ -39,13 +39,15 @@ def test_a_session_of_64_drafts(vocab: int) -> None:
     best = logits.argmax(1)
     logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
     given = sampling(2, vocab, rule=Rule.REJECTION, seed=[4, 5])
-    q = SparseQ(best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66))
+    q = SparseDistributions(
+        best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66)
+    )
     assert agrees(Batch(logits, best, offsets, given, q))[0][0] > 10
 
 
 @pytest.mark.parametrize("entries", [1, 64, 65, 256])
-@pytest.mark.parametrize("law", [{}, {"top_k": 40}])
-def test_rows_of_q_of_any_length(entries: int, law: dict) -> None:
+@pytest.mark.parametrize("distribution", [{}, {"top_k": 40}])
+def test_rows_of_q_of_any_length(entries: int, distribution: dict) -> None:
     """Of one kernel's slice, and of several; over the vocabulary, and over candidates."""
     torch.manual_seed(entries)
     vocab, offsets = 4097, offsets_of([1] * 6)
@@ -56,21 +58,24 @@ def test_rows_of_q_of_any_length(entries: int, law: dict) -> None:
     q = (torch.rand(12, entries) + 0.01).softmax(1)
     draft = ids.gather(1, torch.randint(entries, (12, 1)))[:, 0]
     draft[::4] = ids[::4, -1]
-    given = sampling(6, vocab, rule=Rule.REJECTION, seed=list(range(6)), **law)
-    assert max(a for a, _ in agrees(Batch(logits, draft, offsets, given, SparseQ(ids.int(), q))))
+    given = sampling(6, vocab, rule=Rule.REJECTION, seed=list(range(6)), **distribution)
+    assert max(
+        a
+        for a, _ in agrees(Batch(logits, draft, offsets, given, SparseDistributions(ids.int(), q)))
+    )
 
 
 def test_everything_stands_or_nothing_does() -> None:
     vocab = 50
     offsets = offsets_of([3, 3, 3, 3])
-    certain = torch.full((16, vocab), -30.0)
-    certain[:, 7] = 30.0
+    one_hot = torch.full((16, vocab), -30.0)
+    one_hot[:, 7] = 30.0
     draft = torch.full((16,), 7)
     draft[4:8] = 9
     draft[12:] = 9
-    q = SparseQ(draft[:, None].to(torch.int32), torch.ones(16, 1))
-    rules = [Rule.NO_Q, Rule.NO_Q, Rule.REJECTION, Rule.REJECTION]
-    batch = Batch(certain, draft, offsets, sampling(4, vocab, rule=rules), q)
+    q = SparseDistributions(draft[:, None].to(torch.int32), torch.ones(16, 1))
+    rules = [Rule.TARGET_ONLY, Rule.TARGET_ONLY, Rule.REJECTION, Rule.REJECTION]
+    batch = Batch(one_hot, draft, offsets, sampling(4, vocab, rule=rules), q)
     assert agrees(batch) == [(3, 7), (0, 7), (3, 7), (0, 7)]
     coupled = replace(batch, sampling=sampling(4, vocab, rule=Rule.COUPLED))
     assert agrees(coupled) == [(3, 7), (0, 7), (3, 7), (0, 7)]
@@ -80,25 +85,28 @@ def test_rounds_without_drafts_are_plain_sampling() -> None:
     torch.manual_seed(3)
     logits = torch.randn(4, 300)
     given = sampling(
-        4, 300, rule=[Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY], seed=[1, 2, 3, 4]
+        4,
+        300,
+        rule=[Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY],
+        seed=[1, 2, 3, 4],
     )
-    q = SparseQ(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 3))
+    q = SparseDistributions(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 3))
     draft = torch.zeros(4, dtype=torch.long)
     assert [a for a, _ in agrees(Batch(logits, draft, torch.arange(5), given, q))] == [0] * 4
 
 
-def test_a_rejected_token_is_never_drawn_again() -> None:
+def test_a_rejected_token_is_never_sampled_again() -> None:
     vocab = 8
     logits = torch.zeros(40, vocab)
     draft = torch.full((40,), 5)
-    given = sampling(20, vocab, rule=Rule.NO_Q, seed=list(range(20)))
+    given = sampling(20, vocab, rule=Rule.TARGET_ONLY, seed=list(range(20)))
     made = agrees(Batch(logits, draft, torch.arange(21) * 2, given))
     rejected = [token for accepted, token in made if accepted == 0]
     assert len(rejected) > 10 and 5 not in rejected
 
 
-@pytest.mark.parametrize("law", [{}, {"top_k": 50, "top_p": 0.9}])
-def test_a_real_vocabulary_in_bfloat16(law: dict) -> None:
+@pytest.mark.parametrize("distribution", [{}, {"top_k": 50, "top_p": 0.9}])
+def test_a_real_vocabulary_in_bfloat16(distribution: dict) -> None:
     torch.manual_seed(6)
     vocab = 151_936
     logits = (torch.randn(2, vocab) * 2).to(torch.bfloat16)
@@ -106,7 +114,7 @@ def test_a_real_vocabulary_in_bfloat16(law: dict) -> None:
     allowed = torch.arange(vocab) < 151_665
     logits[:, 151_700] = 20.0
     draft = torch.tensor([140_000, 0])
-    given = sampling(1, vocab, rule=Rule.NO_Q, **law)
+    given = sampling(1, vocab, rule=Rule.TARGET_ONLY, **distribution)
     agrees(Batch(logits, draft, torch.tensor([0, 2]), given, None, None, allowed))
 
 
@@ -124,7 +132,14 @@ def adjusted_batch(dtype: torch.dtype) -> Batch:
     batch = mixed(
         400,
         dtype,
-        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY, Rule.NO_Q, Rule.GREEDY],
+        [
+            Rule.TARGET_ONLY,
+            Rule.REJECTION,
+            Rule.COUPLED,
+            Rule.GREEDY,
+            Rule.TARGET_ONLY,
+            Rule.GREEDY,
+        ],
         9,
     )
     rows = len(batch.logits)
@@ -132,7 +147,7 @@ def adjusted_batch(dtype: torch.dtype) -> Batch:
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
     ids = [batch.logits[row].topk(int(n)).indices for row, n in enumerate(sizes)]
     n = int(offsets[-1])
-    pairs = Adjustments(
+    pairs = LogitsProcessors(
         offsets,
         torch.cat(ids).to(torch.int32),
         torch.randn(n) * (torch.arange(n) % 3 == 0),
@@ -143,11 +158,11 @@ def adjusted_batch(dtype: torch.dtype) -> Batch:
         torch.linspace(0, 1, 6),
         torch.linspace(0.5, 0, 6),
     )
-    return replace(batch, adjustments=pairs)
+    return replace(batch, processors=pairs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bias_penalties_and_banned_ids_change_the_law_and_not_the_logits(
+def test_bias_penalties_and_banned_ids_change_the_distribution_and_not_the_logits(
     dtype: torch.dtype,
 ) -> None:
     agrees(adjusted_batch(dtype))
@@ -156,7 +171,7 @@ def test_bias_penalties_and_banned_ids_change_the_law_and_not_the_logits(
 def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() -> None:
     logits = torch.zeros(2, 70)
     logits[:, 3] = 5.0
-    pairs = Adjustments(
+    pairs = LogitsProcessors(
         torch.tensor([0, 2, 3]),
         torch.tensor([60, 3, 3], dtype=torch.int32),
         torch.tensor([4.0, 0.0, 0.0]),
@@ -180,7 +195,7 @@ def test_spare_sessions_and_rows_of_a_graph_decide_nothing() -> None:
     batch = mixed(
         50,
         torch.float32,
-        [Rule.NO_Q, Rule.GREEDY, Rule.COUPLED, Rule.NO_Q, Rule.GREEDY, Rule.GREEDY],
+        [Rule.TARGET_ONLY, Rule.GREEDY, Rule.COUPLED, Rule.TARGET_ONLY, Rule.GREEDY, Rule.GREEDY],
     )
     batch = replace(batch, q=None)
     want = decided(batch)
@@ -206,7 +221,14 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
     batch = mixed(
         4097,
         torch.bfloat16,
-        [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED, Rule.NO_Q, Rule.REJECTION, Rule.GREEDY],
+        [
+            Rule.TARGET_ONLY,
+            Rule.REJECTION,
+            Rule.COUPLED,
+            Rule.TARGET_ONLY,
+            Rule.REJECTION,
+            Rule.GREEDY,
+        ],
         4,
     )
     together = decided(batch)
@@ -217,7 +239,7 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
         batch.draft[begin:end],
         torch.tensor([0, end - begin]),
         SamplingBatch(*(v[2:3] for v in vars(batch.sampling).values())),
-        SparseQ(batch.q.ids[begin:end], batch.q.probs[begin:end]),
+        SparseDistributions(batch.q.ids[begin:end], batch.q.probs[begin:end]),
         None,
         batch.allowed,
     )

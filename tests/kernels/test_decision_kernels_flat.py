@@ -20,38 +20,40 @@ from tests.kernels.decided import (
     workspace,
 )
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import Adjustments, Rule
-from verifier.kernels.accept import Workspace, decide, decide_greedy
+from verifier.acceptance.batch import LogitsProcessors, Rule
+from verifier.kernels.accept import Workspace, accept, accept_greedy
 
 pytestmark = pytest.mark.kernels
 
 
-@pytest.mark.parametrize("law", [{"top_p": 0.9}, {"top_k": 1500, "top_p": 0.7}, {"min_p": 0.5}])
-def test_flat_rows_with_more_candidates_than_places_are_searched_whole(law: dict) -> None:
+@pytest.mark.parametrize(
+    "distribution", [{"top_p": 0.9}, {"top_k": 1500, "top_p": 0.7}, {"min_p": 0.5}]
+)
+def test_flat_rows_with_more_candidates_than_places_are_searched_whole(distribution: dict) -> None:
     torch.manual_seed(5)
     vocab, offsets = 4097, offsets_of([1, 0])
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
     draft = logits.argmax(1)
     q = some_q(logits, draft)
-    given = sampling(2, vocab, rule=[Rule.NO_Q, Rule.REJECTION], **law)
+    given = sampling(2, vocab, rule=[Rule.TARGET_ONLY, Rule.REJECTION], **distribution)
     batch = Batch(logits, draft, offsets, given, q)
     work = workspace(batch)
     assert decided(batch, work) == agrees(batch)
-    assert int(work.drawn[2]) == 3, "all rows were flat"
+    assert int(work.sampled[2]) == 3, "all rows were flat"
 
 
-def test_a_flat_row_without_a_law_decides_nothing_and_the_others_as_before() -> None:
+def test_a_flat_row_without_a_distribution_decides_nothing_and_the_others_as_before() -> None:
     torch.manual_seed(5)
     vocab = 4097
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
-    given = sampling(3, vocab, rule=Rule.NO_Q, top_p=0.9, seed=[1, 2, 3])
+    given = sampling(3, vocab, rule=Rule.TARGET_ONLY, top_p=0.9, seed=[1, 2, 3])
     batch = Batch(logits, torch.zeros(3).long(), torch.arange(4), given)
     expected = agrees(batch)
     for value in (float("nan"), float("inf")):
         broken = logits.clone()
         broken[1, 4000] = value
         work = workspace(replace(batch, logits=broken))
-        made = decide(broken, *list(vars(batch).values())[1:], work=work)
+        made = accept(broken, *list(vars(batch).values())[1:], work=work)
         assert pairs_of(made) == [expected[0], (0, NO_TOKEN), expected[2]]
 
 
@@ -62,8 +64,10 @@ def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
     torch.manual_seed(6)
     vocab = 10_000
     logits = (torch.rand(2, vocab) * spread).to(dtype)
-    given = sampling(2, vocab, rule=Rule.NO_Q, top_p=0.9, temperature=spread * 2, seed=[1, 2])
-    pairs = Adjustments(
+    given = sampling(
+        2, vocab, rule=Rule.TARGET_ONLY, top_p=0.9, temperature=spread * 2, seed=[1, 2]
+    )
+    pairs = LogitsProcessors(
         torch.tensor([0, 2, 2]),
         torch.tensor([60, 9000], dtype=torch.int32),
         torch.tensor([4.0, -2.0]),
@@ -75,7 +79,7 @@ def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
     batch = Batch(logits, torch.zeros(2).long(), torch.arange(3), given, None, pairs)
     work = workspace(batch)
     assert decided(batch, work) == agrees(batch)
-    assert int(work.drawn[2]) == 2, "both rows were flat"
+    assert int(work.sampled[2]) == 2, "both rows were flat"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +98,8 @@ def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: in
     draft[3] += 1
     for some in (None, allowed):
         work = Workspace.empty(rows, 4, vocab, dtype, CPU, some, greedy=True)
-        made = decide_greedy(logits, draft, offsets, some, work=work)
-        assert pairs_of(made) == pairs_of(reference.decide_greedy(logits, draft, offsets, some))
+        made = accept_greedy(logits, draft, offsets, some, work=work)
+        assert pairs_of(made) == pairs_of(reference.accept_greedy(logits, draft, offsets, some))
 
 
 def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
@@ -104,9 +108,9 @@ def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
 
 
 def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
-    batch = mixed(300, torch.bfloat16, [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED] * 2)
+    batch = mixed(300, torch.bfloat16, [Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED] * 2)
     room = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
     assert decided(batch, room) == decided(batch)
     assert pairs_of(
-        decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=room)
-    ) == pairs_of(reference.decide_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))
+        accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=room)
+    ) == pairs_of(reference.accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))

@@ -60,7 +60,7 @@ def test_recorded_steps_have_the_values_of_unrecorded_ones() -> None:
     model.allocate(PAGES, PAGE_SIZE)
     expected = run(model, 4, [3, 1, 2])
     told: list[tuple[int, int]] = []
-    model.record_steps(8, 64, lambda done, of: told.append((done, of)))
+    model.capture_graphs(8, 64, lambda done, of: told.append((done, of)))
     assert told[-1][0] == told[-1][1] == len(told)
     for value, wanted in zip(run(model, 4, [3, 1, 2]), expected, strict=True):
         assert torch.allclose(value, wanted, atol=1e-5, rtol=0)
@@ -72,12 +72,12 @@ def test_batches_that_fit_no_recorded_step_are_counted_and_told_once(
     model = PagedModel(random_model("llama"), kernels=True)
     model.allocate(PAGES, PAGE_SIZE)
     run(model, 4, [3, 1, 2])
-    assert model.unrecorded_passes == 0, "nothing is recorded yet"
-    model.record_steps(2, 64)
+    assert model.eager_passes == 0, "nothing is recorded yet"
+    model.capture_graphs(2, 64)
     run(model, 4, [1, 1, 1])
-    fitting = model.unrecorded_passes
+    fitting = model.eager_passes
     run(model, 4, [3, 1, 2])
-    assert model.unrecorded_passes > fitting
+    assert model.eager_passes > fitting
     assert sum("fit no recorded step" in line for line in caplog.messages) == 1
 
 
@@ -91,10 +91,10 @@ def test_frequencies_that_follow_positions_are_never_recorded(
     model = PagedModel(random_model("llama", rope_parameters=rope), kernels=True)
     assert model.max_context_length == (128 if kind == "longrope" else 512)
     model.allocate(PAGES, PAGE_SIZE)
-    model.record_steps(8, 64)
-    assert model.recorded_sizes == 0 and "called, not replayed" in caplog.text
+    model.capture_graphs(8, 64)
+    assert model.graph_sizes == 0 and "called, not replayed" in caplog.text
     run(model, 4, [3, 1, 2])
-    assert model.unrecorded_passes == 0
+    assert model.eager_passes == 0
 
 
 def test_recorded_sizes_cover_all_rows_and_the_longest_context() -> None:

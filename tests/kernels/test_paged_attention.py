@@ -14,7 +14,7 @@ from common.kernels import kv_write, paged_attention
 from common.kernels import plain_twins as reference
 from common.kernels.tiles import Tiles, choose_tiles, rows_per_tile
 from common.kv.pages import PagePool, PageTable
-from common.model.batch import Chunk, RaggedRows, flatten
+from common.model.batch import Chunk, FlatBatch, flatten
 
 pytestmark = pytest.mark.kernels
 
@@ -80,7 +80,7 @@ class Room:
             **{"scale": 0.3, **how},
         )
 
-    def flatten(self, spans: list[tuple[int, int, int]], tile_rows: int) -> RaggedRows:
+    def flatten(self, spans: list[tuple[int, int, int]], tile_rows: int) -> FlatBatch:
         chunks = []
         for session, begin, end in spans:
             table = copy(self.tables[session])  # a session may stand twice in a batch here
@@ -121,7 +121,9 @@ SPANS = [(0, 140, 147), (1, 0, 1), (2, 3, 10), (0, 149, 150), (1, 62, 65)]
         (4, 2, {"window": 20, "softcap": 2.0}),
     ],
 )
-def test_ragged_rows_have_the_twins_values(heads: int, kv_heads: int, how: dict[str, Any]) -> None:
+def test_variable_length_rows_have_the_twins_values(
+    heads: int, kv_heads: int, how: dict[str, Any]
+) -> None:
     room = Room.of((150, 65, 32), heads, kv_heads, 32)
     tiles = choose_tiles(64, heads // kv_heads, torch.float32)
     value = room.attend(SPANS, tiles, **how)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from common.kernels.scan import ARGMAX, FILTERED
 from common.sampling.rng import Purpose
-from drafter.engine.distribution import SparseLaw, draft_law, propose
+from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 from drafter.kernels.propose import propose_rows
 
 pytestmark = pytest.mark.kernels
 
 CPU = torch.device("cpu")
-LAWS = [  # temperature, top_k (0: off), top_p, min_p
+DISTRIBUTIONS = [  # temperature, top_k (0: off), top_p, min_p
     (1.0, 0, 1.0, 0.0),
     (0.7, 5, 1.0, 0.0),
     (1.5, 0, 0.8, 0.0),
@@ -26,13 +26,15 @@ LAWS = [  # temperature, top_k (0: off), top_p, min_p
 
 
 def steps(vocab: int, kind: int = FILTERED, coupled: bool = False) -> Steps:
-    rows = len(LAWS)
+    rows = len(DISTRIBUTIONS)
     return Steps(
         torch.full((rows,), kind, dtype=torch.int32),
-        torch.tensor([1.4426950408889634 / law[0] for law in LAWS]),
-        torch.tensor([law[1] or vocab for law in LAWS], dtype=torch.int32),
-        torch.tensor([law[2] for law in LAWS]),
-        torch.tensor([law[3] for law in LAWS]),
+        torch.tensor([1.4426950408889634 / distribution[0] for distribution in DISTRIBUTIONS]),
+        torch.tensor(
+            [distribution[1] or vocab for distribution in DISTRIBUTIONS], dtype=torch.int32
+        ),
+        torch.tensor([distribution[2] for distribution in DISTRIBUTIONS]),
+        torch.tensor([distribution[3] for distribution in DISTRIBUTIONS]),
         torch.tensor([3, -5, 1 << 40, 7]),
         torch.tensor([0, 9, 100, 31_000]),
         torch.full((rows,), coupled),
@@ -46,18 +48,22 @@ def pair(vocab: int) -> tuple[Tensor, Tensor]:
     return targets, shared
 
 
-def law_of(logits: Tensor, shared: Tensor | None, given: Steps, slots: int = 16) -> SparseLaw:
+def distribution_of(
+    logits: Tensor, shared: Tensor | None, given: Steps, slots: int = 16
+) -> SparseDistribution:
     temperature = 1.4426950408889634 / given.scales
-    return draft_law(
+    return draft_distribution(
         logits, shared, temperature, given.top_k, given.top_p, given.min_p, slots=slots
     )
 
 
-def drawn_from(law: SparseLaw, targets: Tensor, given: Steps, coupled: bool) -> list[list[int]]:
+def sampled_from(
+    distribution: SparseDistribution, targets: Tensor, given: Steps, coupled: bool
+) -> list[list[int]]:
     """[rows] of (draft id, target id): noise by target ids is the verifier's, by draft ids ours."""
     noise_ids = targets if coupled else torch.arange(len(targets))
     purpose = Purpose.COUPLED if coupled else Purpose.PROPOSE
-    tokens = propose(law, noise_ids, given.seeds, given.positions, purpose)
+    tokens = propose(distribution, noise_ids, given.seeds, given.positions, purpose)
     return torch.stack([tokens, targets[tokens]], dim=1).tolist()
 
 
@@ -80,21 +86,21 @@ def added_up(ids: Tensor, probs: Tensor) -> dict[int, float]:
         (torch.bfloat16, 151_936, True),
     ],
 )
-def test_q_is_the_masked_filtered_law_and_the_token_is_its_draw(
+def test_q_is_the_masked_filtered_distribution_and_the_token_is_its_sample(
     dtype: torch.dtype, vocab: int, coupled: bool
 ) -> None:
     torch.manual_seed(vocab)
-    logits = (torch.randn(len(LAWS), vocab) * 3).to(dtype)
+    logits = (torch.randn(len(DISTRIBUTIONS), vocab) * 3).to(dtype)
     before = logits.clone()
     targets, shared = pair(vocab)
-    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
+    work = Workspace.empty(len(DISTRIBUTIONS), vocab, CPU, q_width=16)
     given = steps(vocab, coupled=coupled)
     tokens, ids, probs = propose_rows(logits, SharedIds.of(targets, shared, vocab), given, work)
-    law = law_of(logits, shared, given)
-    for row in range(len(LAWS)):
-        expected = added_up(targets[law.ids[row]], law.probs[row])
+    distribution = distribution_of(logits, shared, given)
+    for row in range(len(DISTRIBUTIONS)):
+        expected = added_up(targets[distribution.ids[row]], distribution.probs[row])
         assert added_up(ids[row], probs[row]) == pytest.approx(expected, rel=1e-5)
-    assert tokens.tolist() == drawn_from(law, targets, given, coupled)
+    assert tokens.tolist() == sampled_from(distribution, targets, given, coupled)
     assert torch.equal(logits, before), "a kernel never writes its inputs"
 
 
@@ -109,21 +115,23 @@ def test_draft_ids_that_share_a_target_id_race_apart_and_add_up(coupled: bool) -
     work = Workspace.empty(rows, vocab, CPU, q_width=16)
     made = SharedIds.of(targets, torch.ones(vocab, dtype=torch.bool), vocab)
     tokens, ids, probs = propose_rows(logits, made, given, work)
-    law = law_of(logits, None, given)
-    assert tokens.tolist() == drawn_from(law, targets, given, coupled)
+    distribution = distribution_of(logits, None, given)
+    assert tokens.tolist() == sampled_from(distribution, targets, given, coupled)
     told = added_up(ids[0], probs[0])
-    assert told == pytest.approx(added_up(targets[law.ids[0]], law.probs[0]), rel=1e-5)
+    assert told == pytest.approx(
+        added_up(targets[distribution.ids[0]], distribution.probs[0]), rel=1e-5
+    )
     assert len(told) < 16
 
 
 def test_the_likeliest_shared_id_is_proposed_and_mapped() -> None:
     torch.manual_seed(1)
     vocab = 9000
-    logits = torch.randn(len(LAWS), vocab).to(torch.bfloat16)
+    logits = torch.randn(len(DISTRIBUTIONS), vocab).to(torch.bfloat16)
     targets, shared = pair(vocab)
     logits[:, 2] = 50.0  # the likeliest of all has no target id
     logits[1, [8001, 8006]] = 40.0  # of equals the lowest
-    work = Workspace.empty(len(LAWS), vocab, CPU)
+    work = Workspace.empty(len(DISTRIBUTIONS), vocab, CPU)
     made = SharedIds.of(targets, shared, vocab)
     tokens, ids, probs = propose_rows(logits, made, steps(vocab, ARGMAX), work)
     best = logits.masked_fill(~shared, float("-inf")).argmax(1)
@@ -137,27 +145,29 @@ def test_the_likeliest_shared_id_is_proposed_and_mapped() -> None:
 def test_one_vocabulary_needs_no_map_and_no_mask() -> None:
     torch.manual_seed(2)
     vocab = 4097
-    logits = torch.randn(len(LAWS), vocab)
-    work = Workspace.empty(len(LAWS), vocab, CPU, q_width=16)
+    logits = torch.randn(len(DISTRIBUTIONS), vocab)
+    work = Workspace.empty(len(DISTRIBUTIONS), vocab, CPU, q_width=16)
     given = steps(vocab)
     tokens, _, _ = propose_rows(logits, SharedIds.of(None, None, vocab), given, work)
-    law = law_of(logits, None, given)
-    assert tokens.tolist() == drawn_from(law, torch.arange(vocab), given, False)
+    distribution = distribution_of(logits, None, given)
+    assert tokens.tolist() == sampled_from(distribution, torch.arange(vocab), given, False)
 
 
 def test_of_equal_logits_the_lowest_ids_make_q() -> None:
     """At the cut and under every filter, as in plain torch."""
     vocab = 300
-    flat = torch.zeros(len(LAWS), vocab)
-    stairs = (torch.randn(len(LAWS), vocab, generator=torch.Generator().manual_seed(8))).round()
+    flat = torch.zeros(len(DISTRIBUTIONS), vocab)
+    stairs = (
+        torch.randn(len(DISTRIBUTIONS), vocab, generator=torch.Generator().manual_seed(8))
+    ).round()
     for logits in (flat, stairs):
-        work, given = Workspace.empty(len(LAWS), vocab, CPU, q_width=16), steps(vocab)
+        work, given = Workspace.empty(len(DISTRIBUTIONS), vocab, CPU, q_width=16), steps(vocab)
         tokens, ids, probs = propose_rows(logits, SharedIds.of(None, None, vocab), given, work)
-        law = law_of(logits, None, given)
-        for row in range(len(LAWS)):
-            expected = added_up(law.ids[row], law.probs[row])
+        distribution = distribution_of(logits, None, given)
+        for row in range(len(DISTRIBUTIONS)):
+            expected = added_up(distribution.ids[row], distribution.probs[row])
             assert added_up(ids[row], probs[row]) == pytest.approx(expected, rel=1e-5)
-        assert tokens.tolist() == drawn_from(law, torch.arange(vocab), given, False)
+        assert tokens.tolist() == sampled_from(distribution, torch.arange(vocab), given, False)
         if logits is flat:
             assert ids[0].tolist() == list(range(16))
             assert torch.equal(probs[0], torch.full((16,), 1 / 16))

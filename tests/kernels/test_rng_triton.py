@@ -1,4 +1,4 @@
-"""Kernels draw what the CPU draws: the same words, and floats up to a logarithm's last bits."""
+"""Kernels sample what the CPU samples: the same words, and floats up to a logarithm's last bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RARE = ((104, 7, 153_429), (281, 7, 189_559))  # seed, position, token id; purpo
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))
-def test_kernels_draw_the_same_words_bit_for_bit(purpose: Purpose) -> None:
+def test_kernels_sample_the_same_words_bit_for_bit(purpose: Purpose) -> None:
     n = 256
     generator = torch.Generator().manual_seed(purpose)
     seed = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)

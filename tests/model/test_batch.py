@@ -1,4 +1,4 @@
-"""A ragged batch as arrays: every row, tile and split is where the chunks say."""
+"""A variable-length batch as arrays: every row, tile and split is where the chunks say."""
 
 from __future__ import annotations
 

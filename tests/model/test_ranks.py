@@ -18,7 +18,7 @@ from common.errors import ConfigError
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
 from common.model.paged_model import PagedModel
-from common.model.ranks import read, spell, torchrun_place
+from common.model.ranks import read, spell, torchrun_rank
 from common.model.sharded import _check_heads
 from common.pb import verifier_pb2, verifier_pb2_grpc
 from common.rpc.channel import open_channel
@@ -53,14 +53,14 @@ def test_a_process_that_torchrun_did_not_start_has_no_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert torchrun_place() is None
+    assert torchrun_rank() is None
     for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    place = torchrun_place()
+    place = torchrun_rank()
     assert place is not None and (place.rank, place.world, place.local_world) == (1, 2, 2)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert torchrun_place() is None
+    assert torchrun_rank() is None
 
 
 def test_heads_that_ranks_do_not_divide_are_refused(folder: Path) -> None:

@@ -37,20 +37,20 @@ PROMPTS = (
     "Once upon a time, in a village by the sea, there lived an old clockmaker who",
     "\n\t  é e\u0301 中 🙂👍🏽 똻 = [",
 )
-LAWS: tuple[dict[str, Any], ...] = (
+DISTRIBUTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "seed": 0},
     {"temperature": 0.7, "top_p": 0.9, "seed": 2**64 - 1, "logprobs": 1},
     {"temperature": 1.5, "top_k": 40, "min_p": 0.02, "seed": 7, "presence_penalty": 1.5},
 )
 MIXED: tuple[dict[str, Any], ...] = (
-    *LAWS,
+    *DISTRIBUTIONS,
     {"temperature": 0.0},
     {"temperature": 1.5, "top_k": 1, "seed": 4},
     {"temperature": 1.0, "top_p": 0.1, "seed": 4},
-    {"temperature": 1.0},  # unseeded: rejection or no-q
+    {"temperature": 1.0},  # unseeded: rejection or target-only
     {"temperature": 1.5, "frequency_penalty": 0.5},
 )
-STEPS = ((0, 1, 8), (2, 4, 5), (3, 6, 7))  # by law: k = 0 to 8 in all
+STEPS = ((0, 1, 8), (2, 4, 5), (3, 6, 7))  # by distribution: k = 0 to 8 in all
 TOKENS, CONTEXT = 10, 96
 
 
@@ -93,26 +93,35 @@ async def serving(models: dict[str, PagedModel], pages: int) -> AsyncIterator[Ru
         verifier.assert_nothing_held()
 
 
-def request_of(prompt: str, law: dict[str, Any], steps: int) -> Request:
-    sampling = SamplingParams(**law)
+def request_of(prompt: str, distribution: dict[str, Any], steps: int) -> Request:
+    sampling = SamplingParams(**distribution)
     return Request(TOKENS, prompt=prompt, sampling=sampling, draft_steps=steps, ignore_eos=True)
 
 
 async def test_alone_the_drafter_and_k_change_nothing(models: dict[str, PagedModel]) -> None:
-    """Each law with its own prompt, and first without a drafter: by a client of the verifier."""
+    """Each distribution with its own prompt, and first without a drafter: by a client of the verifier."""
     accepted = [0, 0]
     async with serving(models, pages=2 * CONTEXT // 4) as running:
-        for prompt, law, every in zip(PROMPTS, LAWS, STEPS, strict=True):
+        for prompt, distribution, every in zip(PROMPTS, DISTRIBUTIONS, STEPS, strict=True):
             spec = sampled(
-                running.verifier, AcceptanceRule.COUPLED, running.encode(prompt), TOKENS, **law
+                running.verifier,
+                AcceptanceRule.COUPLED,
+                running.encode(prompt),
+                TOKENS,
+                **distribution,
             )
             truth = await run(running.verifier, spec)
             for place, client in enumerate(running.clients):
                 for number, steps in enumerate(every):
                     mode = (BridgeMode.TEXT, BridgeMode.INTERSECTION)[(place + number) % 2]
-                    request = replace(request_of(prompt, law, steps), bridge=mode)
+                    request = replace(request_of(prompt, distribution, steps), bridge=mode)
                     output = await client.generate(request)
-                    assert list(output.token_ids) == truth.tokens, (law, place, steps, mode)
+                    assert list(output.token_ids) == truth.tokens, (
+                        distribution,
+                        place,
+                        steps,
+                        mode,
+                    )
                     assert list(output.logprobs) == truth.logprobs
                     accepted[place] += output.origins.count(Origin.DRAFT)
     print(f"accepted of {DRAFTS}: {accepted}")
@@ -126,8 +135,8 @@ async def test_among_sixteen_mixed_requests_and_after_preemption_a_seed_changes_
     order = random.Random(3)
     async with serving(models, pages=CONTEXT // 4 + 16) as running:
         asked = [
-            request_of(PROMPTS[number % len(PROMPTS)], law, 0)
-            for number, law in enumerate(MIXED * 2)
+            request_of(PROMPTS[number % len(PROMPTS)], distribution, 0)
+            for number, distribution in enumerate(MIXED * 2)
         ]
         assert len(asked) == 16
         fixed = [

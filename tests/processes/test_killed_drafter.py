@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from client.client import Client, Request
-from client.results import Piece
+from client.results import TokenDelta
 from client.resuming import generate_resuming
 from tests.processes.processes import Processes
 from tests.processes.test_killed_verifier import requests, restart
@@ -24,7 +24,7 @@ from tests.support.fake_pairs import PROMPTS
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 LENGTH = 300  # tokens, long enough to be killed in
 
 
@@ -50,11 +50,11 @@ async def test_without_retrying_a_client_gets_unavailable_and_what_it_needs_to_g
         async with Client(drafter.address) as client:
             (request,) = requests(1)
             expected = await client.generate(request)
-            pieces, killed = list[Piece](), asyncio.Event()
+            deltas, killed = list[TokenDelta](), asyncio.Event()
 
-            def heard(piece: Piece) -> None:
-                pieces.append(piece)
-                if len(pieces) == 20:
+            def heard(delta: TokenDelta) -> None:
+                deltas.append(delta)
+                if len(deltas) == 20:
                     killed.set()
 
             running = asyncio.create_task(client.generate(request, heard))
@@ -63,25 +63,25 @@ async def test_without_retrying_a_client_gets_unavailable_and_what_it_needs_to_g
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await running
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            ids = tuple(piece.token_id for piece in pieces)
+            ids = tuple(delta.token_id for delta in deltas)
             assert ids == expected.token_ids[: len(ids)] and len(ids) < len(expected.token_ids)
             await drafter.start()
             rest = await generate_resuming(
-                client, Request(**{**vars(request), "resumed_ids": ids}), PATIENCE_S
+                client, Request(**{**vars(request), "resumed_ids": ids}), TIMEOUT_S
             )
-            assert "".join(piece.text for piece in pieces) + rest.text == expected.text
+            assert "".join(delta.text for delta in deltas) + rest.text == expected.text
 
 
 async def test_command_and_example_finish_though_drafters_are_killed(tmp_path: Path) -> None:
     choose = random.Random(1)
-    flags = ["--max-new-tokens", str(LENGTH), "--retry", str(PATIENCE_S)]
-    drawn = ["--seed", "7", "--temperature", "0.8"]
+    flags = ["--max-new-tokens", str(LENGTH), "--retry", str(TIMEOUT_S)]
+    sampled = ["--seed", "7", "--temperature", "0.8"]
     async with Processes(tmp_path) as processes:
         verifier = await processes.verifier()
         drafter = await processes.drafter(verifier.address)
-        example = ["examples/generate_client.py", drafter.address, PROMPTS[0], *flags, *drawn]
+        example = ["examples/generate_client.py", drafter.address, PROMPTS[0], *flags, *sampled]
         generate = ["-m", "cli", "generate", PROMPTS[0], "--address", drafter.address, "--json"]
-        generate += [*flags, *drawn]
+        generate += [*flags, *sampled]
         code, expected, err = await command(*example)
         assert code == 0, err
         asked = [asyncio.create_task(command(*each)) for each in (example, generate)]
@@ -114,7 +114,7 @@ async def test_a_rolling_restart_of_both_services_under_load_loses_nothing(
                 nonlocal waves
                 while not over.is_set():
                     outputs = await asyncio.gather(
-                        *(generate_resuming(client, each, PATIENCE_S) for each in asked)
+                        *(generate_resuming(client, each, TIMEOUT_S) for each in asked)
                     )
                     assert [output.token_ids for output in outputs] == expected
                     waves += 1
@@ -133,7 +133,7 @@ async def test_a_rolling_restart_of_both_services_under_load_loses_nothing(
 async def test_a_drain_lets_streams_finish(tmp_path: Path) -> None:
     async with Processes(tmp_path) as processes:
         verifier = await processes.verifier()
-        drafter = await processes.drafter(verifier.address, grace_s=PATIENCE_S)
+        drafter = await processes.drafter(verifier.address, grace_s=TIMEOUT_S)
         async with Client(drafter.address) as client:
             (request,) = requests(1)
             expected = await client.generate(request)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.rpc.timeouts import Patience
+from common.rpc.timeouts import ReusableTimeout
 
 LIMIT_S = 0.05
 
@@ -44,31 +44,31 @@ async def test_a_wait_that_is_too_long_is_cancelled() -> None:
             cancelled = True
             raise
 
-    with closing(Patience(LIMIT_S)) as patience:
+    with closing(ReusableTimeout(LIMIT_S)) as timeout:
         with pytest.raises(TimeoutError):
-            await patience.wait(never())
-        assert cancelled and await patience.wait(soon(3)) == 3
+            await timeout.wait(never())
+        assert cancelled and await timeout.wait(soon(3)) == 3
     task = asyncio.current_task()
     assert task is not None and not task.cancelling()
 
 
 async def test_each_wait_has_the_whole_limit() -> None:
     """Though the timer was set for an earlier one: two thirds of it, three times."""
-    with closing(Patience(LIMIT_S)) as patience:
+    with closing(ReusableTimeout(LIMIT_S)) as timeout:
         for _ in range(3):
-            await patience.wait(asyncio.sleep(LIMIT_S * 2 / 3))
+            await timeout.wait(asyncio.sleep(LIMIT_S * 2 / 3))
         began = asyncio.get_running_loop().time()
         with pytest.raises(TimeoutError):
-            await patience.wait(asyncio.Event().wait())
+            await timeout.wait(asyncio.Event().wait())
         assert asyncio.get_running_loop().time() - began >= LIMIT_S
 
 
 async def test_many_waits_set_one_timer_and_leave_none(
     timers: Callable[[], list[asyncio.TimerHandle]],
 ) -> None:
-    with closing(Patience(60.0)) as patience:
+    with closing(ReusableTimeout(60.0)) as timeout:
         for number in range(100):
-            assert await patience.wait(soon(number)) == number
+            assert await timeout.wait(soon(number)) == number
         assert len(timers()) == 1
     assert all(timer.cancelled() for timer in timers())
 
@@ -76,8 +76,8 @@ async def test_many_waits_set_one_timer_and_leave_none(
 async def test_without_a_limit_there_is_no_timer(
     timers: Callable[[], list[asyncio.TimerHandle]],
 ) -> None:
-    with closing(Patience(None)) as patience:
-        assert await patience.wait(soon(1)) == 1
+    with closing(ReusableTimeout(None)) as timeout:
+        assert await timeout.wait(soon(1)) == 1
     assert not timers()
 
 
@@ -86,10 +86,10 @@ async def test_an_error_of_what_is_waited_for_is_its_own() -> None:
         await asyncio.sleep(0)
         raise ValueError("its own")
 
-    with closing(Patience(LIMIT_S)) as patience:
+    with closing(ReusableTimeout(LIMIT_S)) as timeout:
         with pytest.raises(ValueError, match="its own"):
-            await patience.wait(failing())
-        assert await patience.wait(soon(1)) == 1
+            await timeout.wait(failing())
+        assert await timeout.wait(soon(1)) == 1
 
 
 async def test_a_result_that_comes_in_spite_of_all_leaves_no_cancellation_behind() -> None:
@@ -100,16 +100,16 @@ async def test_a_result_that_comes_in_spite_of_all_leaves_no_cancellation_behind
             return 7
         return 0
 
-    with closing(Patience(LIMIT_S)) as patience:
-        assert await patience.wait(stubborn()) == 7
+    with closing(ReusableTimeout(LIMIT_S)) as timeout:
+        assert await timeout.wait(stubborn()) == 7
     task = asyncio.current_task()
     assert task is not None and not task.cancelling()
 
 
 async def test_who_cancels_the_task_cancels_it() -> None:
     async def waits() -> None:
-        with closing(Patience(60.0)) as patience:
-            await patience.wait(asyncio.Event().wait())
+        with closing(ReusableTimeout(60.0)) as timeout:
+            await timeout.wait(asyncio.Event().wait())
 
     task = asyncio.create_task(waits())
     await asyncio.sleep(0)
@@ -119,15 +119,15 @@ async def test_who_cancels_the_task_cancels_it() -> None:
 
 
 async def test_a_task_that_is_cancelled_as_its_time_ends_stays_cancelled() -> None:
-    async def waits(patience: Patience) -> None:
-        await patience.wait(asyncio.Event().wait())
+    async def waits(limit: ReusableTimeout) -> None:
+        await limit.wait(asyncio.Event().wait())
 
-    patience = Patience(LIMIT_S)
-    task = asyncio.create_task(waits(patience))
+    timeout = ReusableTimeout(LIMIT_S)
+    task = asyncio.create_task(waits(timeout))
     await asyncio.sleep(0)
-    patience._until = 0.0
-    patience._due()  # its time is over, and before it hears of that,
+    timeout._until = 0.0
+    timeout._due()  # its time is over, and before it hears of that,
     task.cancel()  # somebody else cancels it
     with pytest.raises(asyncio.CancelledError):
         await task
-    patience.close()
+    timeout.close()

@@ -29,8 +29,8 @@ class TinyDns(asyncio.DatagramProtocol):
         end = 12
         while data[end]:
             end += 1 + data[end]
-        question = data[12 : end + 5]
-        (kind,) = struct.unpack("!H", question[-4:-2])
+        sampler_input = data[12 : end + 5]
+        (kind,) = struct.unpack("!H", sampler_input[-4:-2])
         addresses = self.addresses if kind == A else []
         self.asked += kind == A
         header = data[:2] + struct.pack("!HHHHH", NO_ERROR_ANSWER, 1, len(addresses), 0, 0)
@@ -38,7 +38,7 @@ class TinyDns(asyncio.DatagramProtocol):
             struct.pack("!HHHIH", 0xC00C, A, IN, 0, 4) + socket.inet_aton(address)
             for address in addresses
         )
-        self._transport.sendto(header + question + answers, source)
+        self._transport.sendto(header + sampler_input + answers, source)
 
     def target(self, name: str, port: int) -> str:
         """What gRPC is told, so that it asks here for `name`."""

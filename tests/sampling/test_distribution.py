@@ -1,4 +1,4 @@
-"""The law p is what transformers' own processors and warpers leave, in their order, row by row."""
+"""The distribution p is what transformers' own processors and warpers leave, in their order, row by row."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as theirs
 
-from common.sampling.distribution import adjusted, probabilities
+from common.sampling.distribution import probabilities, processed
 from common.sampling.parameters import SamplingParams
-from verifier.acceptance.token_counts import History, adjust_rows
+from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
 INF = float("inf")
 
 
-def law(
+def distribution(
     logits: Tensor,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -36,7 +36,7 @@ def law(
     )
 
 
-def transformers_law(
+def transformers_distribution(
     logits: Tensor,
     temperature: float,
     top_k: int | None,
@@ -85,7 +85,7 @@ def test_filters_leave_what_transformers_leaves(
 ) -> None:
     logits = random_rows(seed, 3, vocab)
     kept = logits.clone()
-    ours, expected = law(logits, **chosen), transformers_law(logits, **chosen)
+    ours, expected = distribution(logits, **chosen), transformers_distribution(logits, **chosen)
     assert torch.equal(logits, kept), "inputs are never written"
     assert torch.equal(ours > 0, expected > 0)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
@@ -118,8 +118,8 @@ def test_adjustments_and_filters_together_are_transformers_own(
     first.append(theirs.RepetitionPenaltyLogitsProcessor(repetition))
     first.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), least, [3, 7]))
     logits = random_rows(seed, 1, 20)
-    expected = transformers_law(logits, **chosen, first=first, tokens=prompt + output)
-    ours = law(adjust(logits, params, prompt, output, {3, 7}), **chosen)
+    expected = transformers_distribution(logits, **chosen, first=first, tokens=prompt + output)
+    ours = distribution(adjust(logits, params, prompt, output, {3, 7}), **chosen)
     assert torch.equal(ours > 0, expected > 0)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
 
@@ -128,15 +128,15 @@ def adjust(
     logits: Tensor, params: SamplingParams, prompt: list[int], output: list[int], ends: set[int]
 ) -> Tensor:
     """One row's logits behind prompt and output."""
-    history = History(params, prompt, ends)
-    history.commit(output)
-    made = adjust_rows([(history, [])])
+    token_counts = TokenCounts(params, prompt, ends)
+    token_counts.commit(output)
+    made = processor_rows([(token_counts, [])])
     if made is None:
         return logits
     ids, n = made.ids.long(), len(made.ids)
     row = logits[0].clone()
     each = [value.expand(n) for value in (made.repetition, made.presence, made.frequency)]
-    row[ids] = adjusted(row[ids], made.bias, made.seen, made.count, made.banned, *each)
+    row[ids] = processed(row[ids], made.bias, made.seen, made.count, made.banned, *each)
     return row[None]
 
 
@@ -155,32 +155,32 @@ def test_presence_and_frequency_count_the_output_only(presence: float, frequency
 def test_ids_with_equal_logits_share_their_fate() -> None:
     rows = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
     tied = (torch.tensor([[2.0, 1.0, 1.0, 1.0, -INF]])).softmax(dim=-1)
-    assert torch.equal(law(rows, top_k=2), tied)
-    assert torch.equal(law(rows, top_p=0.5), tied)  # the maximum has 0.475
+    assert torch.equal(distribution(rows, top_k=2), tied)
+    assert torch.equal(distribution(rows, top_p=0.5), tied)  # the maximum has 0.475
     uniform = torch.zeros(1, 6)
     for chosen in ({"top_k": 1}, {"top_p": 0.0}, {"top_p": 0.5}, {"min_p": 1.0}):
-        assert torch.equal(law(uniform, **chosen), uniform.softmax(dim=-1))
+        assert torch.equal(distribution(uniform, **chosen), uniform.softmax(dim=-1))
 
 
 def test_the_likeliest_always_stays() -> None:
     rows = random_rows(2, 4, 9)
     one_hot = torch.nn.functional.one_hot(rows.argmax(dim=-1), 9).float()
     for chosen in ({"top_k": 1}, {"top_p": 0.0}, {"min_p": 1.0}, {"temperature": 1e-6}):
-        assert torch.equal(law(rows, **chosen), one_hot)
+        assert torch.equal(distribution(rows, **chosen), one_hot)
 
 
 def test_filters_that_keep_all_change_nothing() -> None:
     rows = random_rows(3, 4, 9)
     plain = rows.softmax(dim=-1)
     for chosen in ({"top_k": 9}, {"top_k": 10_000}, {"top_p": 1.0}, {"min_p": 0.0}):
-        assert torch.equal(law(rows, **chosen), plain)
+        assert torch.equal(distribution(rows, **chosen), plain)
 
 
 def test_ids_that_cannot_come_never_do() -> None:
     rows = random_rows(4, 4, 9)
     rows[:, 5] = -INF
     for chosen in ({}, {"top_k": 9}, {"top_p": 0.999}, {"temperature": 100.0}):
-        made = law(rows, **chosen)
+        made = distribution(rows, **chosen)
         assert bool((made[:, 5] == 0).all()) and bool(made.isfinite().all())
 
 
@@ -188,13 +188,13 @@ def test_top_p_finds_its_edge_wherever_it_is() -> None:
     """Few values, some thousand, nearly all of a wide flat row."""
     rows = random_rows(5, 1, 40_000, spread=0.1)
     for top_p in (0.001, 0.02, 0.5, 0.999):
-        kept = int((law(rows, top_p=top_p) > 0).sum())
+        kept = int((distribution(rows, top_p=top_p) > 0).sum())
         descending = rows.softmax(dim=-1).sort(descending=True).values.double().cumsum(dim=-1)
         assert abs(kept - int((descending < top_p).sum()) - 1) <= 1  # summed in another precision
 
 
 @pytest.mark.parametrize("vocab", [5, 64, 5_003, 40_000])
-def test_a_rows_law_does_not_depend_on_the_rows_beside_it(vocab: int) -> None:
+def test_a_rows_distribution_does_not_depend_on_the_rows_beside_it(vocab: int) -> None:
     """Bit for bit, each with its own parameters."""
     rows = random_rows(6, 7, vocab)
     temperature = torch.tensor([1.0, 0.7, 1.5, 1e-6, 1.0, 0.9, 1.0])

@@ -15,8 +15,8 @@ from common.vocabulary.vocabulary import Vocabulary
 from tests.statistics.sampled_sessions import (
     COUPLED,
     GREEDY,
-    NO_Q,
     REJECTION,
+    TARGET_ONLY,
     any_tokens,
     half_right,
     right,
@@ -50,14 +50,14 @@ async def test_the_farthest_parameters_give_one_text_at_any_k(params: dict[str, 
                 for drafts in (right(truth.tokens, 3), any_tokens(4), half_right(truth.tokens, 8)):
                     drafted = await run(verifier, spec, drafts)
                     assert (drafted.tokens, drafted.logprobs) == (truth.tokens, truth.logprobs)
-            for rule in (NO_Q, REJECTION):
+            for rule in (TARGET_ONLY, REJECTION):
                 spec = sampled(verifier, rule, max_new_tokens=10, **params)
                 assert len((await run(verifier, spec, any_tokens(4))).tokens) == 10
 
         await beside_another(verifier, act)
 
 
-@pytest.mark.parametrize("rule", [GREEDY, NO_Q, REJECTION, COUPLED])
+@pytest.mark.parametrize("rule", [GREEDY, TARGET_ONLY, REJECTION, COUPLED])
 async def test_a_bias_on_ids_that_the_tokenizer_lacks_lets_none_of_them_come(rule) -> None:
     real = torch.from_numpy(Vocabulary(files(), VOCAB, frozenset()).real)
     padded = (~real).nonzero().squeeze(1).tolist()

@@ -60,13 +60,13 @@ def test_the_edges_are_allowed(name: str, values: list[Any]) -> None:
 
 def test_nothing_set_is_greedy_and_changes_no_logit() -> None:
     params = SamplingParams()
-    assert params.greedy and not params.adjusts
+    assert params.greedy and not params.processes_logits
     assert SamplingParams(temperature=0.0).greedy
     assert not SamplingParams(temperature=1e-6).greedy
 
 
 @pytest.mark.parametrize(
-    ("given", "adjusts"),
+    ("given", "processes_logits"),
     [
         ({"repetition_penalty": 1.0, "presence_penalty": 0.0, "top_p": 0.5}, False),
         ({"repetition_penalty": 1.1}, True),
@@ -76,8 +76,10 @@ def test_nothing_set_is_greedy_and_changes_no_logit() -> None:
         ({"logit_bias": ((3, 1.0),)}, True),
     ],
 )
-def test_only_what_changes_logits_by_token_says_so(given: dict[str, Any], adjusts: bool) -> None:
-    assert SamplingParams(**given).adjusts is adjusts
+def test_only_what_changes_logits_by_token_says_so(
+    given: dict[str, Any], processes_logits: bool
+) -> None:
+    assert SamplingParams(**given).processes_logits is processes_logits
 
 
 def test_a_biased_id_must_be_the_targets() -> None:

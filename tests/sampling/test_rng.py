@@ -131,8 +131,8 @@ def test_a_number_does_not_depend_on_those_made_beside_it(count: int) -> None:
 
 def test_the_four_purposes_are_independent_streams() -> None:
     seed, position = torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)
-    drawn = torch.stack([uniform(seed, position, purpose) for purpose in Purpose])
-    correlation = torch.corrcoef(drawn) - torch.eye(len(Purpose))
+    sampled = torch.stack([uniform(seed, position, purpose) for purpose in Purpose])
+    correlation = torch.corrcoef(sampled) - torch.eye(len(Purpose))
     assert correlation.abs().max() < 5 / 20_000**0.5
 
 
@@ -156,7 +156,7 @@ def test_exponentials_are_positive_finite_and_increase_with_the_word() -> None:
 
 
 def test_likely_ids_of_the_largest_vocabulary_hardly_ever_tie() -> None:
-    """Ties go to the lowest id, so that they bend a law; so few of them aren't seen."""
+    """Ties go to the lowest id, so that they bend a distribution; so few of them aren't seen."""
     ids, position = torch.arange(262_144), torch.zeros(1, dtype=torch.int64)
     ties = 0
     for seed in range(200):
@@ -167,7 +167,7 @@ def test_likely_ids_of_the_largest_vocabulary_hardly_ever_tie() -> None:
     assert ties == 0  # 0.03 are expected
 
 
-def test_exponentials_follow_their_law_in_the_tail_that_decides() -> None:
+def test_exponentials_follow_their_distribution_in_the_tail_that_decides() -> None:
     """The least of 4,000 times its count is Exp(1) again: mean 1, variance 1."""
     rows = 1_500
     e = exponential(torch.arange(rows), torch.full((rows,), 5), torch.arange(4_000), Purpose.SAMPLE)

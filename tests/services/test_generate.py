@@ -128,11 +128,11 @@ async def test_pieces_join_to_the_one_shot_decoding_of_any_bytes() -> None:
         Client(drafter.address) as client,
     ):
         for prompt, length in product(PROMPTS, range(1, 24, 4)):
-            pieces: list[str] = []
+            deltas: list[str] = []
             request = Request(length, prompt=prompt, ignore_eos=True, draft_steps=1)
-            output = await client.generate(request, lambda piece: pieces.append(piece.text))  # noqa: B023
-            assert output.text == "".join(pieces) == decoded("wide", output.token_ids)
-            split += "" in pieces
+            output = await client.generate(request, lambda delta: deltas.append(delta.text))  # noqa: B023
+            assert output.text == "".join(deltas) == decoded("wide", output.token_ids)
+            split += "" in deltas
     assert split > 10
 
 
@@ -142,11 +142,11 @@ async def test_characters_split_over_tokens_are_held_back_until_they_are_whole()
     vocabulary = known("narrow")
     ids = vocabulary.encode_bytes(text.encode()) or []
     assert len(ids) > len(text)
-    stream, pieces = StreamingText(), []
+    stream, deltas = StreamingText(), []
     for token_id in ids:
-        pieces.append(stream.push(vocabulary.token_bytes(token_id)))
-    assert "".join(pieces) == text and stream.flush() == ""
-    assert set("".join(pieces[:-1])) <= set(text)
+        deltas.append(stream.push(vocabulary.token_bytes(token_id)))
+    assert "".join(deltas) == text and stream.flush() == ""
+    assert set("".join(deltas[:-1])) <= set(text)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9])

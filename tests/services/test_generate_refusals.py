@@ -14,9 +14,9 @@ from common.pb import drafter_pb2_grpc
 from tests.support.fake_pairs import serving_pair
 
 Sampling = pb.GenerateRequest.Sampling
-GREEDY, NO_Q, REJECTION, COUPLED = (
+GREEDY, TARGET_ONLY, REJECTION, COUPLED = (
     pb.GenerateRequest.RULE_GREEDY,
-    pb.GenerateRequest.RULE_NO_Q,
+    pb.GenerateRequest.RULE_TARGET_ONLY,
     pb.GenerateRequest.RULE_REJECTION,
     pb.GenerateRequest.RULE_COUPLED,
 )
@@ -52,16 +52,22 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sampling": Sampling(frequency_penalty=math.nan)}, "sampling.frequency_penalty is nan"),
     ({"stop_token_ids": [1] * 1025}, "stop_token_ids is 1025 ids long; it must be at most 1024"),
     ({"sampling": Sampling.FromString(UNKNOWN)}, "sampling carries field 127"),
-    ({"rule": 9}, "rule is 9; it must be one of 1 (greedy), 2 (no_q), 3 (rejection), 4 (coupled)"),
-    ({"rule": NO_Q}, "rule is no_q; it must be greedy at temperature 0"),
+    (
+        {"rule": 9},
+        "rule is 9; it must be one of 1 (greedy), 2 (target_only), 3 (rejection), 4 (coupled)",
+    ),
+    ({"rule": TARGET_ONLY}, "rule is target_only; it must be greedy at temperature 0"),
     (
         {"rule": GREEDY, "sampling": WARM},
-        "rule is greedy; it must be no_q, rejection or coupled at temperature 0.7",
+        "rule is greedy; it must be target_only, rejection or coupled at temperature 0.7",
     ),
-    ({"rule": COUPLED, "sampling": WARM}, "rule is coupled; it must be no_q or rejection without"),
+    (
+        {"rule": COUPLED, "sampling": WARM},
+        "rule is coupled; it must be target_only or rejection without",
+    ),
     (
         {"rule": REJECTION, "sampling": WARM, "bridge_mode": pb.BRIDGE_MODE_TEXT},
-        "rule is rejection; it must be no_q or coupled: text that crosses the bridge (bridge_mode "
+        "rule is rejection; it must be target_only or coupled: text that crosses the bridge (bridge_mode "
         "text) carries no q",
     ),
     ({"stop": ["x"] * 17}, "stop is 17 strings; it must be at most 16"),
@@ -111,10 +117,10 @@ async def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
     [
         ("two byte-level tokenizers", pb.BRIDGE_MODE_AUTO, None, {}, REJECTION),
         ("two byte-level tokenizers", pb.BRIDGE_MODE_INTERSECTION, None, {}, REJECTION),
-        ("two byte-level tokenizers", pb.BRIDGE_MODE_TEXT, None, {}, NO_Q),
+        ("two byte-level tokenizers", pb.BRIDGE_MODE_TEXT, None, {}, TARGET_ONLY),
         ("same tokenizer", pb.BRIDGE_MODE_TEXT, None, {}, REJECTION),  # no bridge, so always a q
         ("two byte-level tokenizers", pb.BRIDGE_MODE_AUTO, 0, {}, COUPLED),
-        ("same tokenizer", pb.BRIDGE_MODE_AUTO, None, {"max_q_entries": 0}, NO_Q),
+        ("same tokenizer", pb.BRIDGE_MODE_AUTO, None, {"max_q_entries": 0}, TARGET_ONLY),
     ],
 )
 async def test_a_request_that_names_no_rule_gets_what_the_pair_does_best(

@@ -56,7 +56,7 @@ async def test_without_a_verifier_a_drafter_gives_up_and_says_so() -> None:
     (address,) = free_addresses(1)
     port = int(address.rpartition(":")[2])
     with pytest.raises(verifier_client.VerifierUnavailable, match="no verifier answers after"):
-        async with serving_drafter(draft_model("wide"), files("wide"), port, patience_s=0):
+        async with serving_drafter(draft_model("wide"), files("wide"), port, timeout_s=0):
             pass
 
 
@@ -161,7 +161,7 @@ async def test_a_verifier_that_is_gone_for_good_is_unavailable(
     async with (
         serving_verifier(target_model("wide"), files("wide"), context=CONTEXT) as verifier,
         serving_drafter(
-            draft_model("wide"), files("wide"), verifier.port, patience_s=0.1
+            draft_model("wide"), files("wide"), verifier.port, timeout_s=0.1
         ) as drafter,
         Client(drafter.address) as client,
     ):

@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 from client import resuming
 from client.client import Client, Output, Request
-from client.results import Piece
+from client.results import TokenDelta
 from client.resuming import generate_resuming
 from common.errors import IncompleteStream, VerifierRefused
 from common.pb import drafter_pb2 as pb
@@ -48,29 +48,29 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-async def pieces_of(client: Client, request: Request) -> tuple[Output, list[Piece]]:
-    pieces = list[Piece]()
-    output = await client.generate(request, pieces.append)
-    return output, pieces[: len(output.token_ids)]  # a tail would be one more
+async def deltas_of(client: Client, request: Request) -> tuple[Output, list[TokenDelta]]:
+    deltas = list[TokenDelta]()
+    output = await client.generate(request, deltas.append)
+    return output, deltas[: len(output.token_ids)]  # a tail would be one more
 
 
 @pytest.mark.parametrize("case", CASES)
 async def test_wherever_it_broke_off_the_rest_is_the_same(case: str) -> None:
     async with serving_pair() as pair:
         request = Request(**{"max_new_tokens": 14, "ignore_eos": True, **CASES[case]})
-        whole, pieces = await pieces_of(pair.client, request)
+        whole, deltas = await deltas_of(pair.client, request)
         if case == "a stop string":
             request = replace(request, stop=(whole.text[-6:-2],))  # of several tokens
-            whole, pieces = await pieces_of(pair.client, request)
+            whole, deltas = await deltas_of(pair.client, request)
             assert whole.statistics.stop_string == request.stop[0]
         assert len(whole.token_ids) > 3
-        length = len(pieces)
+        length = len(deltas)
         for count in sorted({0, 1, length // 2, length // 2 + 1, length - 2, length - 1, length}):
             asked = replace(request, resumed_ids=whole.token_ids[:count])
-            rest, later = await pieces_of(pair.client, asked)
+            rest, later = await deltas_of(pair.client, asked)
             assert rest.token_ids == whole.token_ids[count:]
-            assert [each.text for each in later] == [each.text for each in pieces[count:]]
-            assert "".join(each.text for each in pieces[:count]) + rest.text == whole.text
+            assert [each.text for each in later] == [each.text for each in deltas[count:]]
+            assert "".join(each.text for each in deltas[:count]) + rest.text == whole.text
             for told in ("prompt_tokens", "output_tokens", "stop_reason", "stop_string"):
                 assert getattr(rest.statistics, told) == getattr(whole.statistics, told)
 
@@ -126,7 +126,7 @@ async def test_a_client_whose_drafter_is_lost_gets_the_rest_from_another(
         expected = await client.generate(request)
         heard, lost, stops = 0, list[Exception](), list[asyncio.Task[None]]()
 
-        def hear(_: Piece) -> None:
+        def hear(_: TokenDelta) -> None:
             nonlocal heard
             heard += 1
             if heard == 10:  # whichever of them it came from

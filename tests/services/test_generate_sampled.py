@@ -36,7 +36,7 @@ PENALTIES: dict[str, Any] = {
     "frequency_penalty": -2.0,
     "repetition_penalty": 1.3,
 }
-LAWS = (
+DISTRIBUTIONS = (
     SamplingParams(temperature=1.0, seed=7),
     SamplingParams(temperature=0.7, top_p=0.9, seed=2**64 - 1),
     SamplingParams(temperature=1.5, top_k=5, min_p=0.05, seed=1, **PENALTIES),
@@ -54,7 +54,7 @@ WAYS = (
 async def test_a_seed_gives_one_text_at_every_k_in_every_mode(kind: str) -> None:
     accepted = 0
     async with serving_pair(kind) as pair:
-        for number, sampling in enumerate(LAWS):
+        for number, sampling in enumerate(DISTRIBUTIONS):
             prompt = PROMPTS[(2, -1)[number % 2]]
             alone = await pair.generate(prompt, draft_steps=0, sampling=sampling)
             for steps, mode in WAYS[number % 2 :: 2]:
@@ -74,10 +74,12 @@ async def test_a_seed_gives_one_text_at_every_k_in_every_mode(kind: str) -> None
     "narrow",
     [{"temperature": 1e-6}, {"temperature": 1.5, "top_p": 0.0}, {"temperature": 1.5, "top_k": 1}],
 )
-async def test_a_law_of_one_token_is_greedy_whatever_the_rule(narrow: dict[str, Any]) -> None:
+async def test_a_distribution_of_one_token_is_greedy_whatever_the_rule(
+    narrow: dict[str, Any],
+) -> None:
     async with serving_pair("same tokenizer") as pair:
         greedy = await pair.generate(PROMPTS[0], 16, ignore_eos=True)
-        for rule in (AcceptanceRule.NO_Q, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
+        for rule in (AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
             seed = 5 if rule is AcceptanceRule.COUPLED else None
             output = await pair.generate(
                 PROMPTS[0],
@@ -105,7 +107,7 @@ async def test_two_drafters_give_one_text() -> None:
         ) as second,
         Client(second.address) as other,
     ):
-        for sampling in LAWS[:3]:
+        for sampling in DISTRIBUTIONS[:3]:
             request = Request(14, prompt=PROMPTS[0], sampling=sampling, draft_steps=3)
             first, again = await asyncio.gather(
                 pair.client.generate(request), other.generate(request)
@@ -123,11 +125,11 @@ async def test_sixteen_at_once_of_every_kind_under_pressure_change_nothing(
     """Seeded beside unseeded, temperature 0 beside 1.5, top_k 1 beside top_p 0.1, preempted."""
     order = random.Random(5)
     kinds = (
-        *LAWS,
+        *DISTRIBUTIONS,
         SamplingParams(),
         SamplingParams(temperature=1.5, top_k=1, seed=4),
         SamplingParams(temperature=1.0, top_p=0.1, seed=4),
-        SamplingParams(temperature=1.0),  # unseeded: rejection or no-q
+        SamplingParams(temperature=1.0),  # unseeded: rejection or target-only
         SamplingParams(temperature=0.8, **PENALTIES),
     )
     async with serving_pair(
@@ -159,7 +161,7 @@ async def test_sixteen_at_once_of_every_kind_under_pressure_change_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rule", [None, AcceptanceRule.NO_Q])
+@pytest.mark.parametrize("rule", [None, AcceptanceRule.TARGET_ONLY])
 async def test_unseeded_requests_never_repeat_each_other(rule: AcceptanceRule | None) -> None:
     async with serving_pair() as pair:
         outputs = [
@@ -177,7 +179,7 @@ async def test_unseeded_requests_never_repeat_each_other(rule: AcceptanceRule | 
 async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
     rule: AcceptanceRule,
 ) -> None:
-    """Both draw from one law with one noise, and min(1, p / q) is 1: no draft token falls."""
+    """Both sample from one distribution with one noise, and min(1, p / q) is 1: no draft token falls."""
     twin = PagedModel(knowing_model(known("wide"), seed=0))
     async with (
         serving_verifier(
@@ -207,7 +209,7 @@ async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
 
 
 @pytest.mark.long
-async def test_only_rejection_sends_laws_and_every_token_has_one(
+async def test_only_rejection_sends_distributions_and_every_token_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In target ids, the drafted one among them, sums of float32 at one."""
@@ -220,14 +222,14 @@ async def test_only_rejection_sends_laws_and_every_token_has_one(
         return proposal
 
     monkeypatch.setattr(SpeculativeSession, "propose", noted)
-    drawn = certain = 0
+    sampled = one_hot = 0
     async with serving_pair("byte-level for byte fallback", q_entries=16) as pair:
         for mode in (INTERSECTION, AUTO):
-            for rule in (None, AcceptanceRule.NO_Q):
+            for rule in (None, AcceptanceRule.TARGET_ONLY):
                 sampling = SamplingParams(temperature=0.9, top_p=0.99)
                 for prompt in PROMPTS[:3]:
                     await pair.generate(prompt, 20, bridge=mode, rule=rule, sampling=sampling)
-        await pair.generate(PROMPTS[0], 20, bridge=TEXT, sampling=LAWS[0])
+        await pair.generate(PROMPTS[0], 20, bridge=TEXT, sampling=DISTRIBUTIONS[0])
     width = known("sentencepiece").width
     for rule_used, proposal in proposals:
         rows = proposal.q
@@ -240,6 +242,6 @@ async def test_only_rejection_sends_laws_and_every_token_has_one(
             assert all(0 <= id_ < width for id_ in row.ids)
             assert dict(zip(row.ids, row.probabilities, strict=True))[token] > 0
             assert abs(sum(row.probabilities) - 1) < 2**-22
-            drawn += len(row.ids) > 1
-            certain += row.probabilities == (1.0,)
-    assert drawn > 20 and certain > 5
+            sampled += len(row.ids) > 1
+            one_hot += row.probabilities == (1.0,)
+    assert sampled > 20 and one_hot > 5

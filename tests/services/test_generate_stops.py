@@ -43,10 +43,10 @@ async def test_text_ids_logprobs_and_usage_end_at_one_token(sampling: SamplingPa
         tokens, stopped = spelled(whole), 0
         for number, stops in enumerate(stops_in(whole.text)):
             steps = STEPS[number % len(STEPS)]
-            pieces: list[str] = []
-            output = await generate(pair, steps, stops, sampling, pieces)
+            deltas: list[str] = []
+            output = await generate(pair, steps, stops, sampling, deltas)
             count, text, found = at_once(tokens, [stop.encode() for stop in stops])
-            assert output.text == "".join(pieces) == text.decode("utf-8", "replace")
+            assert output.text == "".join(deltas) == text.decode("utf-8", "replace")
             assert output.token_ids == whole.token_ids[:count]
             assert output.logprobs == whole.logprobs[:count] and len(output.logprobs) == count
             statistics = output.statistics
@@ -67,13 +67,13 @@ async def generate(
     steps: int,
     stops: tuple[str, ...],
     sampling: SamplingParams,
-    pieces: list[str] | None = None,
+    deltas: list[str] | None = None,
 ) -> Output:
     request = Request(
         LENGTH, prompt=PROMPTS[1], draft_steps=steps, stop=stops, sampling=sampling, ignore_eos=True
     )
-    shown: list[str] = [] if pieces is None else pieces
-    return await pair.client.generate(request, lambda piece: shown.append(piece.text))
+    shown: list[str] = [] if deltas is None else deltas
+    return await pair.client.generate(request, lambda delta: shown.append(delta.text))
 
 
 async def test_what_may_be_a_stop_string_waits_and_comes_after_all() -> None:

@@ -16,14 +16,14 @@ from tests.statistics.sampled_sessions import (
     COUPLED,
     FAVOURED,
     GREEDY,
-    NO_Q,
     REJECTION,
+    TARGET_ONLY,
     Drafts,
     Run,
     any_tokens,
     changing,
+    distributions,
     half_right,
-    laws,
     nothing,
     right,
     run,
@@ -72,13 +72,13 @@ async def test_another_seed_gives_another_text() -> None:
 
 async def test_sessions_without_a_seed_never_repeat_each_other() -> None:
     async with serving() as verifier:
-        for rule in (NO_Q, REJECTION):
+        for rule in (TARGET_ONLY, REJECTION):
             spec = sampled(verifier, rule)
             runs = await asyncio.gather(*(run(verifier, spec) for _ in range(8)))
             assert len({tuple(each.tokens) for each in runs}) == 8
 
 
-@pytest.mark.parametrize("rule", [NO_Q, REJECTION, COUPLED])
+@pytest.mark.parametrize("rule", [TARGET_ONLY, REJECTION, COUPLED])
 async def test_a_round_without_drafts_consumes_nothing(rule) -> None:
     """Each token of a seeded session is the one that a stateless round gives at its place."""
     async with serving() as verifier:
@@ -95,7 +95,7 @@ def mixed(verifier: RunningVerifier) -> list[OpenSession]:
     asked: list[tuple[AcceptanceRule, dict[str, Any]]] = [
         (COUPLED, {"temperature": 1.5}),
         (GREEDY, {}),
-        (NO_Q, {"seed": 3}),
+        (TARGET_ONLY, {"seed": 3}),
         (COUPLED, {"top_k": 1}),
         (COUPLED, {"top_p": 0.1}),
         (REJECTION, {"seed": 4}),
@@ -104,7 +104,7 @@ def mixed(verifier: RunningVerifier) -> list[OpenSession]:
         (REJECTION, {"seed": 5, "temperature": 1.5, "top_k": 50}),
         (COUPLED, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}),
         (GREEDY, {"logprobs": 0}),
-        (NO_Q, {"seed": 6, "repetition_penalty": 1.3}),
+        (TARGET_ONLY, {"seed": 6, "repetition_penalty": 1.3}),
         (COUPLED, {"logit_bias": ((9, 5.0), (11, -100.0))}),
         (REJECTION, {"seed": 8, "top_p": 0.9, "presence_penalty": 1.5}),
         (COUPLED, {"seed": 8}),
@@ -139,7 +139,7 @@ async def alone_and_together(
 
 async def test_among_mixed_requests_everyone_gets_what_it_gets_alone() -> None:
     async with serving(pages=512, max_batch_tokens=64, max_sessions=24) as verifier:
-        specs, unseeded = mixed(verifier), sampled(verifier, NO_Q, temperature=1.3)
+        specs, unseeded = mixed(verifier), sampled(verifier, TARGET_ONLY, temperature=1.3)
         drafts = await changing_drafts(verifier, specs)
         made = await alone_and_together(verifier, specs, drafts, [unseeded] * 3)
         alone, together, others = made
@@ -171,7 +171,7 @@ async def test_drafts_do_not_change_what_any_of_the_mixed_requests_gets() -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rule", [GREEDY, NO_Q, REJECTION, COUPLED])
+@pytest.mark.parametrize("rule", [GREEDY, TARGET_ONLY, REJECTION, COUPLED])
 async def test_a_session_that_is_reopened_anywhere_goes_on_as_it_would_have(rule) -> None:
     params: dict[str, Any] = {
         "presence_penalty": 0.8,
@@ -215,7 +215,7 @@ async def test_sessions_that_finish_at_different_rounds_keep_their_own_q() -> No
         assert {0, 1, 2} <= set(judged)  # rows of q have had their say
 
 
-@pytest.mark.parametrize("rule", [GREEDY, NO_Q, REJECTION, COUPLED])
+@pytest.mark.parametrize("rule", [GREEDY, TARGET_ONLY, REJECTION, COUPLED])
 async def test_a_stateless_round_judges_drafts_as_the_stream_does(rule) -> None:
     params: dict[str, Any] = {} if rule is GREEDY else {"seed": 9, "temperature": 0.3}
     async with serving() as verifier:
@@ -224,7 +224,7 @@ async def test_a_stateless_round_judges_drafts_as_the_stream_does(rule) -> None:
         judged = set()
         for correct in range(5):
             draft = (*truth[1 : 1 + correct], 33, 34)
-            q = laws(draft, correct) if rule is REJECTION else ()
+            q = distributions(draft, correct) if rule is REJECTION else ()
             stream = Stream(verifier)
             assert (await stream.send(spec)).next_token == truth[0]
             streamed = await stream.send(Proposal(1, len(PROMPT) + 1, draft, q))

@@ -1,4 +1,4 @@
-"""Scripted target and draft laws, whole sessions by the hundred thousand, and a test of their law.
+"""Scripted target and draft distributions, whole sessions by the hundred thousand, and a test of their distribution.
 
 A session's tokens follow a Markov chain p(. | token before). `run` lets the drafter's and the
 verifier's own functions produce them, in rounds of k draft tokens, as the services do.
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from common.sampling.rng import Purpose
-from drafter.engine.distribution import SparseLaw, draft_law, propose
-from verifier.acceptance.batch import Decisions, Rule, SamplingBatch, SparseQ
-from verifier.acceptance.rules import decide
+from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.rules import accept
 
-Decide = Callable[..., Decisions]
+Decide = Callable[..., AcceptanceOutput]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ class Script:
         }
 
     def exact(self, rule: Rule) -> Tensor:
-        """float64 [V ** length]: the joint law of a session's tokens, by loops over values."""
-        rows = [self._one_hot(row) if rule == Rule.GREEDY else self._law(row) for row in self.p]
+        """float64 [V ** length]: the joint distribution of a session's tokens, by loops over values."""
+        rows = [
+            self._one_hot(row) if rule == Rule.GREEDY else self._distribution(row) for row in self.p
+        ]
         chain = torch.stack(rows)
         joint = chain[self.vocab]
         for _ in range(1, self.length):
@@ -61,15 +63,21 @@ class Script:
     def _one_hot(self, row: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(row.argmax(), self.vocab).double()
 
-    def _law(self, row: Tensor) -> Tensor:
-        law = row ** (1 / self.temperature)
+    def _distribution(self, row: Tensor) -> Tensor:
+        distribution = row ** (1 / self.temperature)
         if self.top_k is not None:
-            law = torch.stack([x if int((law > x).sum()) < self.top_k else x * 0 for x in law])
-        law = law / law.sum()
-        kept = [bool(law[law > x + 1e-9].sum() < self.top_p) or x == law.max() for x in law]
-        law = law * torch.tensor(kept)
-        law = law * (law >= self.min_p * law.max())
-        return law / law.sum()
+            distribution = torch.stack(
+                [x if int((distribution > x).sum()) < self.top_k else x * 0 for x in distribution]
+            )
+        distribution = distribution / distribution.sum()
+        kept = [
+            bool(distribution[distribution > x + 1e-9].sum() < self.top_p)
+            or x == distribution.max()
+            for x in distribution
+        ]
+        distribution = distribution * torch.tensor(kept)
+        distribution = distribution * (distribution >= self.min_p * distribution.max())
+        return distribution / distribution.sum()
 
 
 @dataclass
@@ -89,7 +97,7 @@ class _Sessions:
 
 
 def run(
-    script: Script, rule: Rule, k: int, sessions: int, decide: Decide = decide, first_seed: int = 0
+    script: Script, rule: Rule, k: int, sessions: int, accept: Decide = accept, first_seed: int = 0
 ) -> Tensor:
     """int64 [sessions]: each session's tokens as one number in base V."""
     state = _Sessions(
@@ -99,7 +107,7 @@ def run(
         torch.Generator().manual_seed(first_seed),
     )
     while len(active := (state.lengths < script.length).nonzero().squeeze(1)):
-        _round(script, rule, k, state, active, decide)
+        _round(script, rule, k, state, active, accept)
     code = torch.zeros(sessions, dtype=torch.int64)
     for place in range(script.length):
         code = code * script.vocab + state.tokens[:, place]
@@ -107,30 +115,36 @@ def run(
 
 
 def _round(
-    script: Script, rule: Rule, k: int, state: _Sessions, active: Tensor, decide: Decide
+    script: Script, rule: Rule, k: int, state: _Sessions, active: Tensor, accept: Decide
 ) -> None:
     n, base, seed = len(active), state.lengths[active], state.seeds[active]
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
     own = torch.arange(script.vocab)
     logits = script.q.log().float()
     slots = script.vocab if rule == Rule.COUPLED else script.slots
-    sparse = draft_law(logits, logits.isfinite(), **script.filters(len(logits)), slots=slots)
+    sparse = draft_distribution(
+        logits, logits.isfinite(), **script.filters(len(logits)), slots=slots
+    )
     for step in range(k):
         now = before[-1]
         if rule != Rule.COUPLED and (script.foreign or rule != Rule.REJECTION):
-            drawn = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
+            sampled = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
         else:
-            mine = SparseLaw(sparse.ids.index_select(0, now), sparse.probs.index_select(0, now))
+            mine = SparseDistribution(
+                sparse.ids.index_select(0, now), sparse.probs.index_select(0, now)
+            )
             purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
-            drawn = propose(mine, own, seed, base + step, purpose)
-        before.append(drawn)
+            sampled = propose(mine, own, seed, base + step, purpose)
+        before.append(sampled)
     # The last row of each session has no draft token, and its q isn't read.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)
     rows = torch.stack(before, dim=1).reshape(-1)  # [n * (k + 1)]
     q = None
     if k and rule == Rule.REJECTION:
-        q = SparseQ(sparse.ids.int().index_select(0, rows), sparse.probs.index_select(0, rows))
-    made = decide(
+        q = SparseDistributions(
+            sparse.ids.int().index_select(0, rows), sparse.probs.index_select(0, rows)
+        )
+    made = accept(
         script.p.log().float().index_select(0, rows),
         draft,
         torch.arange(n + 1) * (k + 1),
@@ -154,7 +168,7 @@ def _round(
 
 
 def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """int64 [n]: a slot of each row (int64 [n]) by the inverse law. probs: [states, slots]."""
+    """int64 [n]: a slot of each row (int64 [n]) by the inverse distribution. probs: [states, slots]."""
     states, slots = probs.shape
     below = probs.double().cumsum(dim=-1)
     # One search for all: row r's steps lie in (r, r + 1].
@@ -163,14 +177,15 @@ def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
     return torch.searchsorted(steps.flatten(), at, right=True) - rows * slots
 
 
-def tail_probability(outcomes: Tensor, law: Tensor) -> float:
-    """Pearson's chi-square: how likely outcomes as far from `law` or farther are if they follow it.
+def tail_probability(outputs: Tensor, distribution: Tensor) -> float:
+    """Pearson's chi-square: how likely outcomes as far from `distribution` or farther are if they follow it.
 
-    outcomes: int64 [n]; law: float64 [cells]. Cells that expect under five outcomes count as one.
+    outcomes: int64 [n]; distribution: float64 [cells]. Cells that expect under five outcomes count
+    as one.
     """
-    counts = torch.bincount(outcomes, minlength=len(law)).double()
-    expected = law * len(outcomes)
-    if bool(counts[law == 0].any()):
+    counts = torch.bincount(outputs, minlength=len(distribution)).double()
+    expected = distribution * len(outputs)
+    if bool(counts[distribution == 0].any()):
         return 0.0
     few = expected < 5
     if bool(few.any()):

@@ -10,16 +10,16 @@ from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession
 from drafter.bridge.bridge import Bridge
-from drafter.engine.logits_processors import DraftAdjustments
+from drafter.engine.logits_processors import DraftLogitsProcessors
 from drafter.engine.sampling import DraftSampling
-from drafter.engine.tokens import Draws
+from drafter.engine.tokens import DraftSamplingParams
 from tests.support.fake_tokenizers import family
 
 BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.draft.width
 TEXT, INTERSECTION = BridgeMode.TEXT, BridgeMode.INTERSECTION
-NO_Q, REJECTION, COUPLED = (
-    AcceptanceRule.NO_Q,
+TARGET_ONLY, REJECTION, COUPLED = (
+    AcceptanceRule.TARGET_ONLY,
     AcceptanceRule.REJECTION,
     AcceptanceRule.COUPLED,
 )
@@ -35,14 +35,14 @@ def sampling(rule: AcceptanceRule, seed: int | None = None, q: int = 64, **param
     return DraftSampling(BRIDGE, spec, frozenset({0}), q)
 
 
-def draws_of(made: DraftSampling, mode: BridgeMode = INTERSECTION) -> Draws:
-    draws = made.draws(mode)
-    assert draws is not None
-    return draws
+def samples_of(made: DraftSampling, mode: BridgeMode = INTERSECTION) -> DraftSamplingParams:
+    sampling = made.sampling(mode)
+    assert sampling is not None
+    return sampling
 
 
-def adjustments(prompt: tuple[int, ...] = (), ends: tuple[int, ...] = (), **params: Any) -> Any:
-    return DraftAdjustments(BRIDGE, SamplingParams(**params), prompt, ends)
+def processors(prompt: tuple[int, ...] = (), ends: tuple[int, ...] = (), **params: Any) -> Any:
+    return DraftLogitsProcessors(BRIDGE, SamplingParams(**params), prompt, ends)
 
 
 def pair_of(text: bytes) -> tuple[int, int]:

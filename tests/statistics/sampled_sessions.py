@@ -1,4 +1,4 @@
-"""Whole sessions at a verifier with drafts of any worth, and laws to go with them."""
+"""Whole sessions at a verifier with drafts of any worth, and distributions to go with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
-from common.types import FinishReason, OpenSession, Proposal, SparseRow, TokenLogprobs
+from common.types import FinishReason, OpenSession, Proposal, SparseDistribution, TokenLogprobs
 from tests.support.fake_services import RunningVerifier
 from tests.support.verifier_sessions import PROMPT, VOCAB
 from tests.support.verify_streams import Stream
@@ -20,7 +20,7 @@ Drafts = Callable[[Sequence[int], int], list[int]]  # (output so far, room) -> d
 # The target alone hardly repeats itself, nor any draft: a few ids that it must like.
 FAVOURED = tuple((token_id, 9.0) for token_id in range(33, 38))
 
-GREEDY, NO_Q = AcceptanceRule.GREEDY, AcceptanceRule.NO_Q
+GREEDY, TARGET_ONLY = AcceptanceRule.GREEDY, AcceptanceRule.TARGET_ONLY
 REJECTION, COUPLED = AcceptanceRule.REJECTION, AcceptanceRule.COUPLED
 
 
@@ -100,7 +100,7 @@ def changing(truth: Sequence[int]) -> Drafts:
     return lambda output, room: half_right(truth, 3 * len(output) % 9)(output, room)
 
 
-def laws(draft: Sequence[int], seed: int) -> tuple[SparseRow, ...]:
+def distributions(draft: Sequence[int], seed: int) -> tuple[SparseDistribution, ...]:
     """A row of some size for each draft token; it need not have been sampled from to be checked."""
     rows = []
     for place, token in enumerate(draft):
@@ -109,7 +109,7 @@ def laws(draft: Sequence[int], seed: int) -> tuple[SparseRow, ...]:
         rng.shuffle(ids)
         weights = [rng.random() + 0.01 for _ in ids]
         total = sum(weights)
-        rows.append(SparseRow(tuple(ids), tuple(weight / total for weight in weights)))
+        rows.append(SparseDistribution(tuple(ids), tuple(weight / total for weight in weights)))
     return tuple(rows)
 
 
@@ -138,7 +138,7 @@ async def run(
             made.finish_reason = verdict.finish_reason
             return made
         draft = drafts(made.tokens, spec.max_new_tokens - len(made.tokens) - 1)
-        q = laws(draft, len(made.tokens)) if spec.rule is REJECTION else ()
+        q = distributions(draft, len(made.tokens)) if spec.rule is REJECTION else ()
         ahead = Proposal(verdict.round + 1, verdict.committed_length, tuple(draft), q)
         verdict = await stream.send(ahead)
         made.accepted.append(verdict.accepted_length)

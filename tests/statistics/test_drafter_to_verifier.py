@@ -1,7 +1,7 @@
 """What the drafter proposes and sends, decided by the verifier's own function, follows p exactly.
 
 Drafts, bridge, lookup and the choice of mode are the real ones; the models' opinions are written
-here. The joint law of a session's first tokens is tested, over thousands of sessions.
+here. The joint distribution of a session's first tokens is tested, over thousands of sessions.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.statistics.joint_distributions import tail_probability
 from tests.support.fake_drafts import PAGE_SIZE, ScriptedModel
 from tests.support.fake_services import running
 from tests.support.fake_tokenizers import family
-from verifier.acceptance.batch import Rule, SamplingBatch, SparseQ
-from verifier.acceptance.rules import decide
+from verifier.acceptance.batch import Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.target.width
 AT_ONCE = 50
 RULES = {
-    AcceptanceRule.NO_Q: Rule.NO_Q,
+    AcceptanceRule.TARGET_ONLY: Rule.TARGET_ONLY,
     AcceptanceRule.REJECTION: Rule.REJECTION,
     AcceptanceRule.COUPLED: Rule.COUPLED,
 }
@@ -74,7 +74,7 @@ def p_row(last: int) -> torch.Tensor:
 
 
 def draft_opinion(context: tuple[int, ...]) -> dict[int, float]:
-    last = BRIDGE.twin(context[-1])
+    last = BRIDGE.mapped_id(context[-1])
     chances = Q.get(last if last is not None else C, Q[C])
     ids = [BRIDGE.to_draft(token) for token in (A, B, C)]
     return {
@@ -141,25 +141,25 @@ def decided(
         seed=torch.tensor([seed_word(number)]),
         first_position=torch.tensor([len(committed)]),
     )
-    made = decide(
+    made = accept(
         rows,
         torch.tensor([*tokens, 0]),
         torch.tensor([0, len(rows)]),
         sampling,
-        SparseQ(ids, probs),
+        SparseDistributions(ids, probs),
     )
     return [*tokens[: int(made.accepted_lengths[0])], int(made.next_tokens[0])]
 
 
-def joint_law(length: int) -> torch.Tensor:
+def joint_distribution(length: int) -> torch.Tensor:
     """float64 [4 ** length]."""
-    law = torch.ones(1, dtype=torch.float64)
+    distribution = torch.ones(1, dtype=torch.float64)
     last = [A]
     for _ in range(length):
         rows = torch.stack([torch.tensor(P.get(word, P[C]), dtype=torch.float64) for word in last])
-        law = (law[:, None] * rows).reshape(-1)
+        distribution = (distribution[:, None] * rows).reshape(-1)
         last = [word for _ in last for word in WORDS]
-    return law
+    return distribution
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def joint_law(length: int) -> torch.Tensor:
     [
         Way(AcceptanceRule.REJECTION, BridgeMode.INTERSECTION, 2),
         Way(AcceptanceRule.REJECTION, BridgeMode.AUTO, 3),
-        Way(AcceptanceRule.NO_Q, BridgeMode.AUTO, 2),
+        Way(AcceptanceRule.TARGET_ONLY, BridgeMode.AUTO, 2),
         Way(AcceptanceRule.COUPLED, BridgeMode.TEXT, 2),
     ],
     ids=lambda way: f"{way.rule.value}, {way.mode.value}",
 )
 @pytest.mark.parametrize("run_ahead", [False, True], ids=["waiting", "ahead"])
-async def test_sessions_follow_the_targets_law(way: Way, run_ahead: bool) -> None:
+async def test_sessions_follow_the_targets_distribution(way: Way, run_ahead: bool) -> None:
     """ahead: the third token is the first that may be; without lookup, whose tokens seldom are."""
     sessions, length = (1200, 3) if run_ahead else (600, 2)
     if run_ahead:
@@ -192,11 +192,11 @@ async def test_sessions_follow_the_targets_law(way: Way, run_ahead: bool) -> Non
         outputs = await asyncio.gather(*(one(number) for number in range(sessions)))
     cell = {word: place for place, word in enumerate(WORDS)}
     counted = Counter(outputs)
-    outcomes = [
+    outputs = [
         sum(cell[token] * 4 ** (length - 1 - place) for place, token in enumerate(output))
         for output, count in counted.items()
         for _ in range(count)
     ]
-    assert tail_probability(torch.tensor(outcomes), joint_law(length)) > 1e-4
-    confirmed = sum(engine._outcomes[name,]._value.get() for name in ("hit", "part"))
+    assert tail_probability(torch.tensor(outputs), joint_distribution(length)) > 1e-4
+    confirmed = sum(engine._outputs[name,]._value.get() for name in ("hit", "part"))
     assert (confirmed > 0) == run_ahead

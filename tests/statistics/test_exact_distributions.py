@@ -1,8 +1,8 @@
-"""Every rule's output follows the target's law exactly, whatever is drafted; biased rules don't.
+"""Every rule's output follows the target's distribution exactly, whatever is drafted; biased rules don't.
 
-200,000 sessions per case (2,000 where nothing is drawn), their first tokens tested jointly:
-chi-square against the exact law at a family-wise error of 1e-4 (Bonferroni over all cases of this
-file). Seeds are fixed, so a result is no matter of luck.
+200,000 sessions per case (2,000 where nothing is sampled), their first tokens tested jointly:
+chi-square against the exact distribution at a family-wise error of 1e-4 (Bonferroni over all cases
+of this file). Seeds are fixed, so a result is no matter of luck.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from tests.statistics.joint_distributions import Script, run, tail_probability
-from verifier.acceptance.batch import Decisions, Rule, SamplingBatch, SparseQ
-from verifier.acceptance.rules import decide
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long
 
 SESSIONS = 200_000
-RANDOM = (Rule.NO_Q, Rule.REJECTION, Rule.COUPLED)
+RANDOM = (Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED)
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +39,10 @@ def chain(seed: int, vocab: int, sharpness: float = 1.0) -> Tensor:
     return (noise * sharpness).softmax(dim=-1)
 
 
-def only(law: Tensor, ids: range) -> Tensor:
+def only(distribution: Tensor, ids: range) -> Tensor:
     """The same chain without all other ids."""
-    kept = torch.zeros_like(law)
-    kept[:, ids.start : ids.stop] = law[:, ids.start : ids.stop]
+    kept = torch.zeros_like(distribution)
+    kept[:, ids.start : ids.stop] = distribution[:, ids.start : ids.stop]
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
@@ -87,47 +87,63 @@ CASES = [
     *((name, rule, k) for name in SCRIPTS for rule in RANDOM for k in (1, 2, 3, 4)),
 ]
 BIASED = ("argmax match", "masked target", "unnormalised q")
-ERROR = 1e-4 / (len(CASES) + 2 * len(BIASED))  # each biased rule is tested against two laws at most
+ERROR = 1e-4 / (
+    len(CASES) + 2 * len(BIASED)
+)  # each biased rule is tested against two distributions at most
 
 
 @pytest.mark.parametrize(("name", "rule", "k"), CASES)
-def test_the_output_follows_the_targets_law(name: str, rule: Rule, k: int) -> None:
+def test_the_output_follows_the_targets_distribution(name: str, rule: Rule, k: int) -> None:
     script = SCRIPTS[name]
     sessions = 2_000 if rule == Rule.GREEDY else SESSIONS  # greedy outcomes are all the same
-    outcomes = run(script, rule, k, sessions, first_seed=CASES.index((name, rule, k)) * SESSIONS)
-    assert tail_probability(outcomes, script.exact(rule)) > ERROR
+    outputs = run(script, rule, k, sessions, first_seed=CASES.index((name, rule, k)) * SESSIONS)
+    assert tail_probability(outputs, script.exact(rule)) > ERROR
 
 
 # --- rules that public systems have, which the same test must refuse ---------------------------
 
 
 def argmax_match(
-    logits: Tensor, draft: Tensor, offsets: Tensor, sampling: SamplingBatch, q: SparseQ | None
-) -> Decisions:
+    logits: Tensor,
+    draft: Tensor,
+    offsets: Tensor,
+    sampling: SamplingBatch,
+    q: SparseDistributions | None,
+) -> AcceptanceOutput:
     """Accept while the draft token is the likeliest, sample p where it isn't."""
     one_hot = logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True), float("-inf"))
     greedy = SamplingBatch(**{**vars(sampling), "rule": torch.zeros_like(sampling.rule)})
-    accepted = decide(one_hot, draft, offsets, greedy).accepted_lengths
+    accepted = accept(one_hot, draft, offsets, greedy).accepted_lengths
     rows = offsets[:-1] + accepted  # each decides the next token, as a row without a draft does
     last = torch.arange(len(rows) + 1)
-    return Decisions(accepted, decide(logits[rows], draft[rows], last, sampling, None).next_tokens)
+    return AcceptanceOutput(
+        accepted, accept(logits[rows], draft[rows], last, sampling, None).next_tokens
+    )
 
 
 def masked_target(
-    logits: Tensor, draft: Tensor, offsets: Tensor, sampling: SamplingBatch, q: SparseQ | None
-) -> Decisions:
+    logits: Tensor,
+    draft: Tensor,
+    offsets: Tensor,
+    sampling: SamplingBatch,
+    q: SparseDistributions | None,
+) -> AcceptanceOutput:
     """The target's logits without an id that the draft lacks."""
     lacking = torch.tensor([False, False, False, True])
-    return decide(logits.masked_fill(lacking, float("-inf")), draft, offsets, sampling, q)
+    return accept(logits.masked_fill(lacking, float("-inf")), draft, offsets, sampling, q)
 
 
 def unnormalised_q(
-    logits: Tensor, draft: Tensor, offsets: Tensor, sampling: SamplingBatch, q: SparseQ | None
-) -> Decisions:
+    logits: Tensor,
+    draft: Tensor,
+    offsets: Tensor,
+    sampling: SamplingBatch,
+    q: SparseDistributions | None,
+) -> AcceptanceOutput:
     """The draft's own probabilities, though its tokens were sampled from the shared ids only."""
     assert q is not None
     full = torch.tensor(VECTOR_Q)[q.ids.long()] * (q.probs > 0)
-    return decide(logits, draft, offsets, sampling, SparseQ(q.ids, full))
+    return accept(logits, draft, offsets, sampling, SparseDistributions(q.ids, full))
 
 
 @pytest.mark.parametrize(
@@ -139,10 +155,10 @@ def unnormalised_q(
     ],
 )
 def test_biased_rules_fail_the_same_test(biased, gives: list[float] | None) -> None:
-    outcomes = run(VECTOR, Rule.REJECTION, 1, SESSIONS, decide=biased)
-    assert tail_probability(outcomes, VECTOR.exact(Rule.REJECTION)) < ERROR
+    outputs = run(VECTOR, Rule.REJECTION, 1, SESSIONS, accept=biased)
+    assert tail_probability(outputs, VECTOR.exact(Rule.REJECTION)) < ERROR
     if gives is not None:  # they are wrong in just the way that the design says
-        assert tail_probability(outcomes, torch.tensor(gives, dtype=torch.float64)) > ERROR
+        assert tail_probability(outputs, torch.tensor(gives, dtype=torch.float64)) > ERROR
 
 
 def test_acceptance_is_the_optimum() -> None:
@@ -154,15 +170,15 @@ def test_acceptance_is_the_optimum() -> None:
     for rule in RANDOM:
         counted: list[Tensor] = []
 
-        def counting(*args, counted: list[Tensor] = counted) -> Decisions:
-            made = decide(*args)
+        def counting(*args, counted: list[Tensor] = counted) -> AcceptanceOutput:
+            made = accept(*args)
             counted.append(made.accepted_lengths)
             return made
 
-        run(Script(script.p, script.q, 1), rule, 1, SESSIONS, decide=counting)
+        run(Script(script.p, script.q, 1), rule, 1, SESSIONS, accept=counting)
         rates[rule] = float(counted[0].double().mean())
     five_sigma = 5 * (0.25 / SESSIONS) ** 0.5
     optimum = float(torch.minimum(p, q).sum())
     assert abs(rates[Rule.REJECTION] - optimum) < five_sigma
-    assert abs(rates[Rule.NO_Q] - float((p * q).sum())) < five_sigma
+    assert abs(rates[Rule.TARGET_ONLY] - float((p * q).sum())) < five_sigma
     assert float((p * q).sum()) < rates[Rule.COUPLED] < optimum + five_sigma

@@ -1,7 +1,8 @@
 """Sessions decided in mixed batches follow p: their own q, positions and counts reach the kernels.
 
-The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the law goes
-through proposals, sessions and batches, with a penalty that tells the second token from the first.
+The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the distribution
+goes through proposals, sessions and batches, with a penalty that tells the second token from the
+first.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 from common.kv.pages import PagePool
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
-from common.types import OpenSession, SparseRow, Verdict
+from common.types import OpenSession, SparseDistribution, Verdict
 from tests.statistics.joint_distributions import tail_probability
-from tests.statistics.sampled_sessions import COUPLED, NO_Q, REJECTION
-from verifier.acceptance.sampler import decide_batch
+from tests.statistics.sampled_sessions import COUPLED, REJECTION, TARGET_ONLY
+from verifier.acceptance.sampler import accept_batch
 from verifier.batcher import Batch
 from verifier.session import Session
 
@@ -34,7 +35,7 @@ class Silent:
         pass
 
 
-def law_after(output: list[int]) -> torch.Tensor:
+def distribution_after(output: list[int]) -> torch.Tensor:
     """float64 [vocab]: p, from the definition of the presence penalty."""
     logits = LOGITS.double().clone()
     for token in set(output):
@@ -42,19 +43,19 @@ def law_after(output: list[int]) -> torch.Tensor:
     return logits.softmax(dim=-1)
 
 
-def joint_law() -> torch.Tensor:
+def joint_distribution() -> torch.Tensor:
     """float64 [vocab ** 2], of the first two tokens."""
-    first = law_after([])
-    return torch.cat([first[token] * law_after([token]) for token in range(VOCAB)])
+    first = distribution_after([])
+    return torch.cat([first[token] * distribution_after([token]) for token in range(VOCAB)])
 
 
 def asking(rule: AcceptanceRule, rng: random.Random) -> Session:
-    """A session in its first round, with drafts from laws that are neither p nor each other."""
+    """A session in its first round, with drafts from distributions that are neither p nor each other."""
     rows, draft = [], []
     for _ in range(K):
         ids = rng.sample(range(VOCAB), rng.randrange(1, VOCAB))
         weights = [rng.random() for _ in ids]
-        rows.append(SparseRow(tuple(ids), tuple(w / sum(weights) for w in weights)))
+        rows.append(SparseDistribution(tuple(ids), tuple(w / sum(weights) for w in weights)))
         draft.append(rng.choices(ids, weights)[0])
     params = SamplingParams(temperature=1.0, presence_penalty=PRESENCE, seed=rng.getrandbits(64))
     spec = OpenSession((1,), K + 1, "", rule=rule, sampling=params)
@@ -66,7 +67,7 @@ def asking(rule: AcceptanceRule, rng: random.Random) -> Session:
 def round_of(sessions: list[Session]) -> None:
     logits = LOGITS.expand(sum(session.sequence.wanted for session in sessions), VOCAB)
     for session, made in zip(
-        sessions, decide_batch(Batch([], [], sessions), logits, None), strict=True
+        sessions, accept_batch(Batch([], [], sessions), logits, None), strict=True
     ):
         assert made is not None
         session.ran(0.0, 0.0)
@@ -74,9 +75,9 @@ def round_of(sessions: list[Session]) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[AcceptanceRule, torch.Tensor]:
+def outputs() -> dict[AcceptanceRule, torch.Tensor]:
     """int64 [sessions] by rule: first token times vocab plus second; all rules in one batch."""
-    rng, rules = random.Random(0), (NO_Q, REJECTION, COUPLED)
+    rng, rules = random.Random(0), (TARGET_ONLY, REJECTION, COUPLED)
     sessions = [asking(rules[i % 3], rng) for i in range(SESSIONS)]
     round_of(sessions)
     while left := [session for session in sessions if session.finish_reason is None]:
@@ -90,11 +91,13 @@ def outcomes() -> dict[AcceptanceRule, torch.Tensor]:
     return {rule: torch.tensor(values) for rule, values in made.items()}
 
 
-@pytest.mark.parametrize("rule", [NO_Q, REJECTION, COUPLED])
-def test_two_tokens_follow_the_law_whatever_was_drafted(rule, outcomes) -> None:
-    assert tail_probability(outcomes[rule], joint_law()) > 1e-3
+@pytest.mark.parametrize("rule", [TARGET_ONLY, REJECTION, COUPLED])
+def test_two_tokens_follow_the_distribution_whatever_was_drafted(rule, outputs) -> None:
+    assert tail_probability(outputs[rule], joint_distribution()) > 1e-3
 
 
-def test_the_same_outcomes_refuse_a_law_without_the_penalty(outcomes) -> None:
-    unaware = torch.cat([law_after([])[token] * law_after([]) for token in range(VOCAB)])
-    assert tail_probability(outcomes[REJECTION], unaware) < 1e-6
+def test_the_same_outcomes_refuse_a_distribution_without_the_penalty(outputs) -> None:
+    unaware = torch.cat(
+        [distribution_after([])[token] * distribution_after([]) for token in range(VOCAB)]
+    )
+    assert tail_probability(outputs[REJECTION], unaware) < 1e-6

@@ -17,7 +17,7 @@ from common.model.batch import Chunk
 from common.model.paged_model import PagedModel
 from drafter.bridge.bridge import Bridge
 from drafter.engine.engine import DraftEngine
-from drafter.engine.session import Draft, DraftSession, Wish
+from drafter.engine.session import Draft, DraftRequest, DraftSession
 
 PAGE_SIZE = 4
 Opinion = Callable[[tuple[int, ...]], dict[int, float]]  # context -> likely ids and their logits
@@ -67,7 +67,7 @@ class DrivenEngine:
         self, session: DraftSession, context: Sequence[int], steps: int, **how: Any
     ) -> asyncio.Task[Draft]:
         """Have a draft begun; the engine knows of it, and has taken no step."""
-        task = asyncio.create_task(self.engine.draft(session, context, Wish(steps, **how)))
+        task = asyncio.create_task(self.engine.draft(session, context, DraftRequest(steps, **how)))
         await asyncio.sleep(0)
         self.obey()
         return task

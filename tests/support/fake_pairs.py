@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from client.client import Client, Output, Request
-from client.results import Piece
+from client.results import TokenDelta
 from common.model.paged_model import PagedModel
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from tests.support.fake_models import knowing_model
@@ -89,7 +89,7 @@ class RunningPair:
         self.verifier.assert_nothing_held()
 
 
-def setting(event: asyncio.Event) -> Callable[[Piece], None]:
+def setting(event: asyncio.Event) -> Callable[[TokenDelta], None]:
     """What tells of a stream's first piece."""
     return lambda _: event.set()
 

@@ -30,11 +30,11 @@ from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
 from drafter.service import DrafterService
 from drafter.session import Pair
-from drafter.startup import make_choices, runs_ahead
+from drafter.startup import make_sampler, runs_ahead
 from drafter.verifier_client.client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
 from verifier.service import VerifierService
-from verifier.startup import make_decisions
+from verifier.startup import make_acceptance_sampler
 
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
@@ -136,7 +136,7 @@ def make_verifier(
     """Its own share of what verifier/startup.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
     model.allocate(pages, PAGE_SIZE)
-    model.record_steps(max_batch_tokens, context)
+    model.capture_graphs(max_batch_tokens, context)
     real_ids = torch.from_numpy(vocabulary.real)
     limits = Limits(max_sessions, max_draft_tokens, context, max_batch_tokens, max_q_entries)
     engine = VerifierEngine(
@@ -146,7 +146,7 @@ def make_verifier(
         vocabulary.eos_ids,
         real_ids,
         threads,
-        make_decisions(model, max_batch_tokens, max_sessions, real_ids),
+        make_acceptance_sampler(model, max_batch_tokens, max_sessions, real_ids),
     )
     info = ModelInfo(
         model="tiny target",
@@ -220,7 +220,7 @@ async def serving_drafter(
     pages: int = 64,
     context: int = 240,
     max_batch_tokens: int = 32,
-    patience_s: float = 20.0,
+    timeout_s: float = 20.0,
     round_timeout_s: float | None = None,
     threads: int = THREADS,
     tracer: Tracer = NO_TRACER,
@@ -229,16 +229,16 @@ async def serving_drafter(
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
     async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
-        client = VerifierClient(channel, patience_s, round_timeout_s, tracer=tracer)
+        client = VerifierClient(channel, timeout_s, round_timeout_s, tracer=tracer)
         info, target_files = await client.describe()
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
-        model.record_steps(max_batch_tokens, context)
+        model.capture_graphs(max_batch_tokens, context)
         pool = PagePool(pages, PAGE_SIZE)
         config = DrafterConfig(model="tiny draft", **settings)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
-        choices = make_choices(model, bridge, config.max_sessions, q_entries)
+        choices = make_sampler(model, bridge, config.max_sessions, q_entries)
         ahead = runs_ahead(config, model)
         engine = DraftEngine(
             model, pool, bridge, max_batch_tokens, context, threads, choices, ahead

@@ -18,7 +18,7 @@ LINES = [
     "for i in range(10):\n        print(i, i * i)\n\n",
     "É é e\u0301 中文 naïve café\n",
 ] * 3
-PIECES = [
+DELTAS = [
     *["\n", "\t", "  ", "    ", "        ", "é", "e\u0301", "中", "🙂👍🏽", "똻", " ", "▁", "▁▁"],
     *["<|im_end|>", "<eos>", "</s>", "<unk>", "<0x41>", "Ġ", "def add", " the fox", "return", "x1"],
 ]
@@ -30,7 +30,7 @@ CHATML = (
 
 def texts() -> st.SearchStrategy[str]:
     """Text out of the pieces that break tokenizers, and any other."""
-    return st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=12).map(
+    return st.lists(st.one_of(st.sampled_from(DELTAS), st.text(max_size=4)), max_size=12).map(
         "".join
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.types import OpenSession, Proposal, Verdict
 from drafter.verifier_client.client import VerifierSession
-from drafter.verifier_client.lost import Lost
+from drafter.verifier_client.lost import VerifierLost
 
 
 def lose_once(monkeypatch: pytest.MonkeyPatch, round_: int = 3) -> None:
@@ -17,7 +17,7 @@ def lose_once(monkeypatch: pytest.MonkeyPatch, round_: int = 3) -> None:
         nonlocal lost
         if isinstance(content, Proposal) and content.round == round_ and not lost:
             lost = True
-            raise Lost("UNAVAILABLE: cut off by the test")
+            raise VerifierLost("UNAVAILABLE: cut off by the test")
         return await exchange(session, content)
 
     monkeypatch.setattr(VerifierSession, "_exchange", losing)

@@ -26,11 +26,11 @@ def at_every_stage(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
             return await do(session, *arguments)
 
         monkeypatch.setattr(SpeculativeSession, stage, entered)
-    pieces = Reply.pieces
+    deltas = Reply.deltas
 
     def emitting(self: Reply, run: Any) -> Any:
         with pytest.raises(StopIteration):  # this stage can't wait, so that its hook mustn't
             hook(self._session, "emit").__await__().__next__()
-        return pieces(self, run)
+        return deltas(self, run)
 
-    monkeypatch.setattr(Reply, "pieces", emitting)
+    monkeypatch.setattr(Reply, "deltas", emitting)

@@ -58,8 +58,8 @@ async def test_metrics_are_the_sums_of_all_streams_own_statistics() -> None:
                 assert drafter(metric, position=str(place)) == count
         assert drafter(metrics.ACCEPTED_BY_POSITION) == verifier(metrics.ACCEPTED) > 20
         assert drafter(metrics.DRAFTED_BY_POSITION) == verifier(metrics.DRAFT_TOKENS)
-        for room in metrics.DRAFTER_ROOM:
-            seconds = sum(each.room_s[room] for each in told)
+        for room in metrics.DRAFTER_STAGE:
+            seconds = sum(each.stage_s[room] for each in told)
             assert drafter(metrics.DRAFTER_SECONDS, room=room) == pytest.approx(seconds)
         assert drafter(metrics.WIRE_BYTES) == total(told, "wire_bytes")
         assert drafter(metrics.OUTPUT_TOKENS) == total(told, "output_tokens")
@@ -84,13 +84,13 @@ async def test_rounds_of_a_stream_that_is_cancelled_are_counted_and_its_call_too
         request = Request(100, prompt="x", ignore_eos=True, draft_steps=0)
         seen = 0
 
-        def piece(_: object) -> None:
+        def delta(_: object) -> None:
             nonlocal seen
             seen += 1
             if seen > 3:
                 begun.set()
 
-        stream = asyncio.create_task(pair.client.generate(request, piece))
+        stream = asyncio.create_task(pair.client.generate(request, delta))
         await begun.wait()
         assert drafter(metrics.STREAMS) == verifier(metrics.SESSIONS) == 1
         assert verifier(metrics.GRPC_PEERS) == drafter(metrics.GRPC_PEERS) == 1
@@ -166,6 +166,6 @@ def test_samples_sum_over_what_isnt_asked_for() -> None:
     registry = Registry("target")
     counters = registry.counters(metrics.ROUNDS)
     counters["greedy",].inc(2)
-    counters["no_q",].inc()
+    counters["target_only",].inc()
     samples = Samples(registry)
     assert (samples(metrics.ROUNDS), samples(metrics.ROUNDS, rule="greedy")) == (3, 2)

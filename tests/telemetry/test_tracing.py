@@ -90,7 +90,7 @@ async def test_one_trace_follows_a_request_through_both_services() -> None:
     accepted: list[Any] = [(e.attributes or {})["crossdraft.accepted"] for e in checking.events]
     assert sum(map(int, accepted)) == sum(statistics.accepted_by_position)
     assert checking.events[0].name == "prefill"
-    assert {"crossdraft.queue_us", "crossdraft.forward_us", "crossdraft.decide_us"} <= set(
+    assert {"crossdraft.queue_us", "crossdraft.forward_us", "crossdraft.accept_us"} <= set(
         checking.events[1].attributes or {}
     )
 

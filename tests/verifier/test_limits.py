@@ -95,7 +95,7 @@ async def test_a_response_over_the_message_limit_is_resource_exhausted(
 
 
 FILLING = [1] * 400_000  # ids that fill a message
-Q_FILLING = [pb.SparseLaw(token_ids=[1], probabilities=[1.0])] * 100_000
+Q_FILLING = [pb.SparseDistribution(token_ids=[1], probabilities=[1.0])] * 100_000
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ async def test_an_open_that_is_mostly_filling_is_refused_by_count(
         (pb.Proposal(token_ids=FILLING), "proposal.token_ids is 400000 tokens long"),
         (pb.Proposal(q=Q_FILLING), "proposal.q is 100000 rows long; it must be at most 8"),
         (
-            pb.Proposal(token_ids=[1], q=[pb.SparseLaw(token_ids=FILLING)]),
+            pb.Proposal(token_ids=[1], q=[pb.SparseDistribution(token_ids=FILLING)]),
             "proposal.q[0].token_ids is 400000 long; it must be at most 256",
         ),
         (
-            pb.Proposal(token_ids=[1], q=[pb.SparseLaw(probabilities=[0.0] * 400_000)]),
+            pb.Proposal(token_ids=[1], q=[pb.SparseDistribution(probabilities=[0.0] * 400_000)]),
             "proposal.q[0].token_ids is 400000 long; it must be at most 256",
         ),
     ],

@@ -133,16 +133,16 @@ def test_the_last_ten_positions_before_the_context_limit(k: int) -> None:
     limit = 40
     for left in range(1, 11):
         driven = Driven(prompt=limit - left, context=limit)
-        verdict, pieces = driven.check([], 0, 20), [20]
+        verdict, deltas = driven.check([], 0, 20), [20]
         while verdict.finish_reason is None:
             room = limit - verdict.committed_length
             draft = [30 + i for i in range(k)]
             verdict = driven.check(draft, k, 60)
             assert driven.session.sequence.table.length < limit
-            pieces += [*draft, 60][:room]
+            deltas += [*draft, 60][:room]
         assert verdict.finish_reason is CONTEXT
         assert verdict.committed_length == limit
-        assert driven.output == pieces and len(pieces) == left
+        assert driven.output == deltas and len(deltas) == left
 
 
 def test_rolling_back_leaves_one_token_to_run() -> None:

@@ -35,35 +35,35 @@ def _values(field: FieldDescriptor, strings: tuple[str, ...]) -> st.SearchStrate
 
 
 @st.composite
-def messages(draw: st.DrawFn, kind: Descriptor, strings: tuple[str, ...]) -> Any:
+def messages(sample: st.DrawFn, kind: Descriptor, strings: tuple[str, ...]) -> Any:
     """strings: some that mean something (a fingerprint, a role)."""
     message = GetMessageClass(kind)()
     for field in kind.fields:
-        if not draw(st.booleans()):
+        if not sample(st.booleans()):
             continue
         values = _values(field, strings)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             keys = _values(field.message_type.fields_by_name["key"], strings)
             value = _values(field.message_type.fields_by_name["value"], strings)
-            getattr(message, field.name).update(draw(st.dictionaries(keys, value, max_size=3)))
+            getattr(message, field.name).update(sample(st.dictionaries(keys, value, max_size=3)))
         elif field.is_repeated:
-            getattr(message, field.name).extend(draw(st.lists(values, max_size=5)))
+            getattr(message, field.name).extend(sample(st.lists(values, max_size=5)))
         elif field.message_type is not None:
-            getattr(message, field.name).CopyFrom(draw(values))
+            getattr(message, field.name).CopyFrom(sample(values))
         else:
-            setattr(message, field.name, draw(values))
-    if draw(st.integers(0, 19)) == 0:
+            setattr(message, field.name, sample(values))
+    if sample(st.integers(0, 19)) == 0:
         message.MergeFromString(_UNKNOWN)
     return message
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, sound: st.SearchStrategy[Any]) -> bytes:
+def spoilt(sample: st.DrawFn, sound: st.SearchStrategy[Any]) -> bytes:
     """Bytes of a message, some of them changed, cut or added."""
-    data = bytearray(draw(sound).SerializeToString())
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(data)))
-        data[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    data = bytearray(sample(sound).SerializeToString())
+    for _ in range(sample(st.integers(1, 4))):
+        at = sample(st.integers(0, len(data)))
+        data[at : at + sample(st.integers(0, 3))] = sample(st.binary(max_size=3))
     return bytes(data)
 
 

@@ -32,7 +32,7 @@ MEANT = {
     StatusCode.FAILED_PRECONDITION,
     StatusCode.RESOURCE_EXHAUSTED,
 }
-PATIENCE_S = 120.0  # a hang, rather than a slow machine
+TIMEOUT_S = 120.0  # a hang, rather than a slow machine
 BATCH = 40  # calls at once
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # messages are large
 VERIFIER, DRAFTER = "/crossdraft.v1.VerifierService/", "/crossdraft.v1.DrafterService/"
@@ -48,15 +48,15 @@ Generate = messages(drafter_pb2.GenerateRequest.DESCRIPTOR, STRINGS)
 
 
 @st.composite
-def openings(draw: st.DrawFn) -> Any:
+def openings(sample: st.DrawFn) -> Any:
     """A Verify stream's messages; its first one would do, more often than by chance."""
     opened = verifier_pb2.Open(
-        prompt_token_ids=draw(st.lists(st.integers(3, 399), min_size=1, max_size=8)),
-        max_new_tokens=draw(st.integers(1, 12)),
+        prompt_token_ids=sample(st.lists(st.integers(3, 399), min_size=1, max_size=8)),
+        max_new_tokens=sample(st.integers(1, 12)),
         tokenizer_sha256=files("wide").sha256,
     )
     first = st.just(verifier_pb2.VerifyRequest(open=opened))
-    return [draw(first | Verify), *draw(st.lists(Verify, max_size=3))]
+    return [sample(first | Verify), *sample(st.lists(Verify, max_size=3))]
 
 
 def calls() -> st.SearchStrategy[list[tuple[str, list[bytes]]]]:
@@ -136,7 +136,7 @@ class Thread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -194,7 +194,7 @@ def processes(thread: Thread, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     async def end() -> None:
         urls = {name: f"http://{address}/metrics" for name, address in metrics.items()}
-        assert not any((await pages_left(urls, PATIENCE_S)).values())
+        assert not any((await pages_left(urls, TIMEOUT_S)).values())
         for each in reversed(started):
             await each.signal(signal.SIGTERM)
             assert await each.ended() == 0

@@ -17,7 +17,7 @@ from common.types import (
     Origin,
     Proposal,
     RoundCost,
-    SparseRow,
+    SparseDistribution,
     Verdict,
 )
 from common.wire import checks as wire
@@ -36,7 +36,7 @@ def test_requests_come_back_whole(content: OpenSession | Proposal) -> None:
 
 @given(opens, ids, q_rows)
 def test_stateless_rounds_come_back_whole(
-    session: OpenSession, draft: tuple[int, ...], q: tuple[SparseRow, ...]
+    session: OpenSession, draft: tuple[int, ...], q: tuple[SparseDistribution, ...]
 ) -> None:
     sent = wire_verify.verify_once_to_pb(session, draft, q).SerializeToString()
     request = verifier_pb2.VerifyOnceRequest.FromString(sent)
@@ -132,7 +132,7 @@ Sampling = verifier_pb2.Open.Sampling
     [
         ({}, AcceptanceRule.GREEDY),
         ({"temperature": 0.0, "seed": 3}, AcceptanceRule.GREEDY),
-        ({"temperature": 0.7}, AcceptanceRule.NO_Q),
+        ({"temperature": 0.7}, AcceptanceRule.TARGET_ONLY),
         ({"temperature": 0.7, "seed": 0}, AcceptanceRule.COUPLED),
     ],
 )
@@ -144,11 +144,11 @@ def test_a_session_that_names_no_rule_gets_the_one_that_fits(sampling, rule) -> 
 @pytest.mark.parametrize(
     ("rule", "sampling", "limit"),
     [
-        ("greedy", {"temperature": 0.5}, "no_q, rejection or coupled at temperature 0.5"),
-        ("no_q", {}, "greedy at temperature 0"),
+        ("greedy", {"temperature": 0.5}, "target_only, rejection or coupled at temperature 0.5"),
+        ("target_only", {}, "greedy at temperature 0"),
         ("rejection", {"temperature": 0.0}, "greedy at temperature 0"),
         ("coupled", {"seed": 3}, "greedy at temperature 0"),
-        ("coupled", {"temperature": 1.0}, "no_q or rejection without a seed"),
+        ("coupled", {"temperature": 1.0}, "target_only or rejection without a seed"),
     ],
 )
 def test_a_rule_that_the_parameters_do_not_allow_is_refused(rule, sampling, limit) -> None:
@@ -167,8 +167,8 @@ def test_more_resumed_output_than_the_prompt_holds_is_refused(resumed: int) -> N
 
 
 def test_a_row_of_q_has_a_probability_for_each_id() -> None:
-    law = verifier_pb2.SparseLaw(token_ids=[1, 2], probabilities=[1.0])
-    message = verifier_pb2.Proposal(token_ids=[1], q=[law])
+    distribution = verifier_pb2.SparseDistribution(token_ids=[1, 2], probabilities=[1.0])
+    message = verifier_pb2.Proposal(token_ids=[1], q=[distribution])
     with pytest.raises(InvalidField, match=r"proposal\.q\[0\]\.probabilities is 1 values long"):
         wire_verify.proposal_from_pb(message)
 
@@ -195,9 +195,9 @@ def test_unknown_fields_are_refused_at_every_level() -> None:
     sampled.sampling.MergeFromString(UNKNOWN)
     with pytest.raises(MissingMessage, match="sampling carries field 100"):
         wire_verify.open_from_pb(sampled)
-    law = verifier_pb2.SparseLaw.FromString(UNKNOWN)
+    distribution = verifier_pb2.SparseDistribution.FromString(UNKNOWN)
     with pytest.raises(MissingMessage, match=r"proposal\.q\[0\] carries field 100"):
-        wire_verify.proposal_from_pb(verifier_pb2.Proposal(q=[law]))
+        wire_verify.proposal_from_pb(verifier_pb2.Proposal(q=[distribution]))
     with pytest.raises(MissingMessage, match="request carries field 100"):
         wire_verify.verify_request_from_pb(verifier_pb2.VerifyRequest.FromString(UNKNOWN))
 

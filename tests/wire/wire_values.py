@@ -12,7 +12,7 @@ from common.types import (
     OpenSession,
     Proposal,
     RoundCost,
-    SparseRow,
+    SparseDistribution,
     TokenLogprobs,
     Verdict,
 )
@@ -40,16 +40,16 @@ samplings = st.builds(
 )
 
 
-def laws(size: int) -> st.SearchStrategy[SparseRow]:
+def distributions(size: int) -> st.SearchStrategy[SparseDistribution]:
     """Rows of so many entries, of any values: the wire doesn't judge them."""
     row, values = (
         st.lists(uint32, min_size=size, max_size=size),
         st.lists(float32, min_size=size, max_size=size),
     )
-    return st.builds(SparseRow, row.map(tuple), values.map(tuple))
+    return st.builds(SparseDistribution, row.map(tuple), values.map(tuple))
 
 
-q_rows = st.lists(st.integers(0, 3).flatmap(laws), max_size=3).map(tuple)
+q_rows = st.lists(st.integers(0, 3).flatmap(distributions), max_size=3).map(tuple)
 logprobs = st.lists(
     st.builds(TokenLogprobs, float32, ids, st.lists(float32, max_size=5).map(tuple)), max_size=3
 ).map(tuple)
@@ -59,23 +59,23 @@ costs = st.builds(RoundCost, uint32, uint32, uint32, uint32, uint32)
 def fitting_rules(sampling: SamplingParams) -> st.SearchStrategy[AcceptanceRule]:
     if sampling.greedy:
         return st.just(AcceptanceRule.GREEDY)
-    rules = [AcceptanceRule.NO_Q, AcceptanceRule.REJECTION]
+    rules = [AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION]
     return st.sampled_from(rules if sampling.seed is None else [*rules, AcceptanceRule.COUPLED])
 
 
 @st.composite
-def open_sessions(draw: st.DrawFn) -> OpenSession:
-    prompt = tuple(draw(st.lists(uint32, min_size=1, max_size=20)))
-    sampling = draw(samplings)
+def open_sessions(sample: st.DrawFn) -> OpenSession:
+    prompt = tuple(sample(st.lists(uint32, min_size=1, max_size=20)))
+    sampling = sample(samplings)
     return OpenSession(
         prompt=prompt,
-        max_new_tokens=draw(st.integers(1, wire_verify.UINT32_MAX)),
-        tokenizer_sha256=draw(st.text("0123456789abcdef", max_size=64)),
-        stop_ids=draw(st.frozensets(uint32, max_size=5)),
-        rule=draw(fitting_rules(sampling)),
-        ignore_eos=draw(st.booleans()),
+        max_new_tokens=sample(st.integers(1, wire_verify.UINT32_MAX)),
+        tokenizer_sha256=sample(st.text("0123456789abcdef", max_size=64)),
+        stop_ids=sample(st.frozensets(uint32, max_size=5)),
+        rule=sample(fitting_rules(sampling)),
+        ignore_eos=sample(st.booleans()),
         sampling=sampling,
-        resumed_output_tokens=draw(st.integers(0, len(prompt) - 1)),
+        resumed_output_tokens=sample(st.integers(0, len(prompt) - 1)),
     )
 
 

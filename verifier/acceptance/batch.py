@@ -1,8 +1,8 @@
 """What decision kernels are given, and what they answer. Torch and Triton share these.
 
-Rows are ragged: session s owns logit rows [offsets[s], offsets[s + 1]), k + 1 of them. Row j holds
-the logits after the base and j draft tokens, and decides the token at position first_position + j.
-Knows shapes. Refuses to know how decisions are made.
+Rows are variable-length: session s owns logit rows [offsets[s], offsets[s + 1]), k + 1 of them. Row
+j holds the logits after the base and j draft tokens, and decides the token at position
+first_position + j. Knows shapes. Refuses to know how decisions are made.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ class Rule(IntEnum):
     """How a session's draft tokens are accepted; every rule is lossless."""
 
     GREEDY = 0
-    NO_Q = 1
+    TARGET_ONLY = 1
     REJECTION = 2
     COUPLED = 3
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """One decision per session in a ragged batch."""
+class AcceptanceOutput:
+    """One decision per session in a variable-length batch."""
 
     accepted_lengths: Tensor  # int64 [sessions], 0 <= a <= k
-    next_tokens: Tensor  # int64 [sessions]; kernels: NO_TOKEN where a row that counts has no law
+    next_tokens: (
+        Tensor  # int64 [sessions]; kernels: NO_TOKEN where a row that counts has no distribution
+    )
 
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How each session's tokens are drawn. The filters of greedy sessions aren't read."""
+    """How each session's tokens are sampled. The filters of greedy sessions aren't read."""
 
     rule: Tensor  # int8 [sessions], of Rule
     temperature: Tensor  # float32 [sessions], > 0
@@ -44,8 +46,8 @@ class SamplingBatch:
 
 
 @dataclass(frozen=True)
-class SparseQ:
-    """The law each row's draft token was sampled from; read in rows of REJECTION sessions only.
+class SparseDistributions:
+    """The distribution each row's draft token was sampled from; read in rows of REJECTION sessions only.
 
     A row's ids with a probability are distinct, and its draft token is one of them. Slots that
     aren't used have probability 0 and any id that exists.
@@ -56,7 +58,7 @@ class SparseQ:
 
 
 @dataclass(frozen=True)
-class Adjustments:
+class LogitsProcessors:
     """Logits to change before temperature: row r owns entries [offsets[r], offsets[r + 1]).
 
     An id occurs at most once in a row. "So far" is before the row's token: the draft tokens that

@@ -1,4 +1,4 @@
-"""Decisions on a GPU: a pass's question sent in one copy, decided by kernels, fetched in one copy.
+"""Acceptance on a GPU: a pass's question sent in one copy, decided by kernels, fetched in one copy.
 
 Knows how sessions become the kernels' arguments, and which workspace decides whom: a session's
 numbers may not depend on who sits beside it, so those with adjusted logits, which the kernels
@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from common.device.runtime import Runtime
-from common.device.staging import Landing, Staging
+from common.device.staging import HostBuffer, Staging
 from common.kernels.row_top import NO_TOKEN
 from common.types import TokenLogprobs
-from verifier.acceptance.batch import Adjustments, Rule, SamplingBatch, SparseQ
-from verifier.acceptance.draft_distributions import pack_q
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.draft_distributions import pack_draft_distributions
 from verifier.acceptance.logprobs import fetch_logprobs
-from verifier.acceptance.sampler import Outcome, sampling_batch
-from verifier.acceptance.token_counts import adjust_rows
+from verifier.acceptance.sampler import VerifyOutput, sampling_batch
+from verifier.acceptance.token_counts import processor_rows
 from verifier.batcher import Batch
-from verifier.kernels.accept import Workspace, decide
+from verifier.kernels.accept import Workspace, accept
 from verifier.session import Session
 
 log = logging.getLogger(__name__)
@@ -37,22 +37,22 @@ PAIRS_PER_ROW = 1024  # adjusted ids that there is room for at first
 
 
 @dataclass(frozen=True)
-class _Question:
+class _SamplerInput:
     """One launch's sessions, as host tensors; None where no session needs it."""
 
     work: Workspace
     draft_tokens: Tensor
     offsets: Tensor
     sampling: SamplingBatch | None
-    q: SparseQ | None
-    adjustments: Adjustments | None
+    q: SparseDistributions | None
+    processors: LogitsProcessors | None
 
     @property
     def parts(self) -> list[Any]:
-        return [self.draft_tokens, self.offsets, self.sampling, self.q, self.adjustments]
+        return [self.draft_tokens, self.offsets, self.sampling, self.q, self.processors]
 
 
-class DeviceDecisions:
+class DeviceAcceptanceSampler:
     """One engine's (see verifier/acceptance/sampler.py); all memory is made here."""
 
     def __init__(
@@ -76,12 +76,12 @@ class DeviceDecisions:
         self._adjusting = self._workspace(pairs=PAIRS_PER_ROW * most_rows)
         self._decided = torch.zeros((most_sessions, 2), dtype=torch.int64, device=device)
         self._staging = Staging(device, runtime)
-        self._landing = Landing(2 * most_sessions, torch.int64, runtime)
+        self._host_buffer = HostBuffer(2 * most_sessions, torch.int64, runtime)
         self._begun = runtime.mark()
         self.enter, self.check = runtime.enter, runtime.check
         self.lag_s = 0.0
 
-    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome | None]:
+    def accept(self, batch: Batch, logits: Tensor) -> list[VerifyOutput | None]:
         """One outcome per deciding session, in their order; logits: [logit rows, vocab].
 
         None: logits that the session's decision rests on aren't finite.
@@ -94,12 +94,12 @@ class DeviceDecisions:
             self.lag_s = time.monotonic() - asked_at
             return []
         self._launch([self._ask(part) for part in _parts(sessions)], logits)
-        decided = self._landing.fetch(self._decided[: len(sessions)]).tolist()
-        decide_s = self._landing.landed.seconds_since(self._begun)
-        self.lag_s = max(0.0, time.monotonic() - asked_at - decide_s)
+        decided = self._host_buffer.fetch(self._decided[: len(sessions)]).tolist()
+        accept_s = self._host_buffer.landed.seconds_since(self._begun)
+        self.lag_s = max(0.0, time.monotonic() - asked_at - accept_s)
         told = self._logprobs(sessions, decided, logits)
         return [
-            None if token == NO_TOKEN else Outcome(length, token, logprobs)
+            None if token == NO_TOKEN else VerifyOutput(length, token, logprobs)
             for (length, token), logprobs in zip(decided, told, strict=True)
         ]
 
@@ -113,19 +113,19 @@ class DeviceDecisions:
             torch.tensor([Rule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
             off, off * 0, torch.tensor([0]), torch.tensor([0]),
         )  # fmt: skip
-        q = SparseQ(torch.zeros(1, 1).int(), torch.ones(1, 1))
+        q = SparseDistributions(torch.zeros(1, 1).int(), torch.ones(1, 1))
         nothing = torch.zeros(0)
-        pairs = Adjustments(
+        pairs = LogitsProcessors(
             torch.tensor([0, 0]), nothing.int(), nothing, nothing.bool(), nothing.int(),
             nothing.bool(), off, off * 0, off * 0,
         )  # fmt: skip
-        asked = [_Question(self._greedy, *one, None, None, None)]
+        asked = [_SamplerInput(self._greedy, *one, None, None, None)]
         for given in (None, q):
-            asked.append(_Question(self._plain, *one, sampling, given, None))
-            asked.append(_Question(self._adjusting, *one, sampling, given, pairs))
+            asked.append(_SamplerInput(self._plain, *one, sampling, given, None))
+            asked.append(_SamplerInput(self._adjusting, *one, sampling, given, pairs))
         for each in asked:
             self._launch([each], logits)
-        self._landing.fetch(self._decided[:1])
+        self._host_buffer.fetch(self._decided[:1])
         log.info("decision kernels are ready after %.1f s", time.monotonic() - began)
 
     def _workspace(self, pairs: int = 0, greedy: bool = False) -> Workspace:
@@ -134,32 +134,32 @@ class DeviceDecisions:
             rows, sessions, self._vocab, self._dtype, self._device, self._real, pairs, greedy
         )
 
-    def _ask(self, sessions: Sequence[Session]) -> _Question:
+    def _ask(self, sessions: Sequence[Session]) -> _SamplerInput:
         part = Batch([], [], list(sessions))
         rows = part.draft_tokens(), part.offsets()
         if all(session.takes_argmax for session in sessions) and not _adjusts(sessions[0]):
-            return _Question(self._greedy, *rows, None, None, None)
+            return _SamplerInput(self._greedy, *rows, None, None, None)
         sampling = sampling_batch(sessions, self._vocab)
-        q = pack_q([(session.q, len(session.draft)) for session in sessions])
+        q = pack_draft_distributions([(session.q, len(session.draft)) for session in sessions])
         if not _adjusts(sessions[0]):
-            return _Question(self._plain, *rows, sampling, q, None)
-        histories = [(session.history, session.draft) for session in sessions]
-        adjustments = adjust_rows(histories, always=True)
-        assert adjustments is not None
-        if len(adjustments.ids) > len(self._adjusting.taken):
-            self._adjusting = self._workspace(pairs=2 * len(adjustments.ids))
-        return _Question(self._adjusting, *rows, sampling, q, adjustments)
+            return _SamplerInput(self._plain, *rows, sampling, q, None)
+        all_token_counts = [(session.token_counts, session.draft) for session in sessions]
+        processors = processor_rows(all_token_counts, always=True)
+        assert processors is not None
+        if len(processors.ids) > len(self._adjusting.taken):
+            self._adjusting = self._workspace(pairs=2 * len(processors.ids))
+        return _SamplerInput(self._adjusting, *rows, sampling, q, processors)
 
-    def _launch(self, asked: Sequence[_Question], logits: Tensor) -> None:
+    def _launch(self, asked: Sequence[_SamplerInput], logits: Tensor) -> None:
         """Decide all, one after another, into `_decided`."""
         sent = iter(self._staging.send([part for each in asked for part in each.parts]))
         row = session = 0
         for each in asked:
             rows, sessions = len(each.draft_tokens), len(each.offsets) - 1
-            drafts, offsets, sampling, q, adjustments = (next(sent) for _ in each.parts)
+            drafts, offsets, sampling, q, processors = (next(sent) for _ in each.parts)
             into = replace(each.work, decisions=self._decided[session : session + sessions])
-            decide(
-                logits[row : row + rows], drafts, offsets, sampling, q, adjustments, into.allowed,
+            accept(
+                logits[row : row + rows], drafts, offsets, sampling, q, processors, into.allowed,
                 work=into,
             )  # fmt: skip
             row, session = row + rows, session + sessions
@@ -183,7 +183,7 @@ class DeviceDecisions:
 
 def _adjusts(session: Session) -> bool:
     """By what it asks for, in all of its rounds alike."""
-    return session.spec.sampling.adjusts
+    return session.spec.sampling.processes_logits
 
 
 def _parts(sessions: Sequence[Session]) -> list[Sequence[Session]]:

@@ -1,8 +1,9 @@
 """Sparse q as it arrives: checked before it is believed, and packed for the decision.
 
-Knows what makes a law, and what a rule wants of a proposal. Refuses to know where a row came from.
-A wrong row would not fail later: it would bend the output's law without a trace. Nothing can tell
-whether q really is the law that was sampled; that is the sender's part of the promise.
+Knows what makes a distribution, and what a rule wants of a proposal. Refuses to know where a row
+came from. A wrong row would not fail later: it would bend the output's distribution without a
+trace. Nothing can tell whether q really is the distribution that was sampled; that is the sender's
+part of the promise.
 """
 
 from __future__ import annotations
@@ -14,60 +15,69 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from common.errors import InvalidLaw
+from common.errors import InvalidDistribution
 from common.sampling.rules import AcceptanceRule
-from common.types import SparseRow
-from verifier.acceptance.batch import SparseQ
+from common.types import SparseDistribution
+from verifier.acceptance.batch import SparseDistributions
 
 SUM_TOLERANCE = 1e-3  # float32 rounding of some hundred values is far below
 
 
-def check_q_rows(
+def check_draft_distributions(
     field: str,
-    rows: Sequence[SparseRow],
+    rows: Sequence[SparseDistribution],
     draft: Sequence[int],
     rule: AcceptanceRule,
     vocab_size: int,
     max_entries: int,
 ) -> None:
-    """Raise InvalidLaw, naming the row below `field`, unless the rows are what the rule wants.
+    """Raise InvalidDistribution, naming the row below `field`, unless the rows are what the rule wants.
 
-    Under REJECTION each draft token has its law: ids in range and distinct, probabilities neither
-    negative nor NaN, sum within 1e-3 of one, the draft token's own above 0. Otherwise no rows.
+    Under REJECTION each draft token has its distribution: ids in range and distinct, probabilities
+    neither negative nor NaN, sum within 1e-3 of one, the draft token's own above 0. Otherwise no
+    rows.
     """
     if rule is not AcceptanceRule.REJECTION:
         if rows:
-            raise InvalidLaw(field, f"{len(rows)} rows long", f"empty under the rule {rule.value}")
+            raise InvalidDistribution(
+                field, f"{len(rows)} rows long", f"empty under the rule {rule.value}"
+            )
         return
     if len(rows) != len(draft):
-        raise InvalidLaw(field, f"{len(rows)} rows long", f"{len(draft)}, one per draft token")
+        raise InvalidDistribution(
+            field, f"{len(rows)} rows long", f"{len(draft)}, one per draft token"
+        )
     for index, (row, token) in enumerate(zip(rows, draft, strict=True)):
         _check_row(f"{field}[{index}]", row, token, vocab_size, max_entries)
 
 
-def _check_row(name: str, row: SparseRow, token: int, vocab_size: int, max_entries: int) -> None:
+def _check_row(
+    name: str, row: SparseDistribution, token: int, vocab_size: int, max_entries: int
+) -> None:
     ids, values = f"{name}.token_ids", f"{name}.probabilities"
     if len(row.ids) > max_entries:
-        raise InvalidLaw(ids, f"{len(row.ids)} long", f"at most {max_entries}")
+        raise InvalidDistribution(ids, f"{len(row.ids)} long", f"at most {max_entries}")
     for place, token_id in enumerate(row.ids):
         if not 0 <= token_id < vocab_size:
-            raise InvalidLaw(f"{ids}[{place}]", token_id, f"in [0, {vocab_size})")
+            raise InvalidDistribution(f"{ids}[{place}]", token_id, f"in [0, {vocab_size})")
     if len(set(row.ids)) < len(row.ids):
         twice, times = Counter(row.ids).most_common(1)[0]
-        raise InvalidLaw(ids, f"{times} times {twice}", "distinct")
+        raise InvalidDistribution(ids, f"{times} times {twice}", "distinct")
     for place, value in enumerate(row.probabilities):
         if not 0 <= value < math.inf:  # NaN too
-            raise InvalidLaw(f"{values}[{place}]", value, "finite and not negative")
+            raise InvalidDistribution(f"{values}[{place}]", value, "finite and not negative")
     total = math.fsum(row.probabilities)
     if abs(total - 1) > SUM_TOLERANCE:
-        raise InvalidLaw(values, f"{total:.6g} in sum", f"within {SUM_TOLERANCE:g} of 1")
+        raise InvalidDistribution(values, f"{total:.6g} in sum", f"within {SUM_TOLERANCE:g} of 1")
     if not dict(zip(row.ids, row.probabilities, strict=True)).get(token):
-        raise InvalidLaw(
+        raise InvalidDistribution(
             values, f"0 for the draft token {token}", "above 0 for it, since it was sampled"
         )
 
 
-def pack_q(sessions: Sequence[tuple[Sequence[SparseRow], int]]) -> SparseQ | None:
+def pack_draft_distributions(
+    sessions: Sequence[tuple[Sequence[SparseDistribution], int]],
+) -> SparseDistributions | None:
     """Of each session its rows (none if it has no q) and its k: [k + 1 rows each, slots]; None if
     no session has q. There are as many slots as the longest row needs."""
     slots = max((len(row.ids) for rows, _ in sessions for row in rows), default=0)
@@ -82,4 +92,4 @@ def pack_q(sessions: Sequence[tuple[Sequence[SparseRow], int]]) -> SparseQ | Non
             ids[place, : len(row.ids)] = row.ids
             probabilities[place, : len(row.ids)] = row.probabilities
         begin += k + 1
-    return SparseQ(torch.from_numpy(ids), torch.from_numpy(probabilities))
+    return SparseDistributions(torch.from_numpy(ids), torch.from_numpy(probabilities))

@@ -4,9 +4,9 @@ Pure functions: inputs are never written, offsets are arguments, and randomness 
 seed and position that are arguments too (common/sampling/rng.py). Refuses to know sessions.
 
 All rules but greedy give p exactly, whatever was drafted: Leviathan et al., 2023, appendix A.1
-(arXiv:2211.17192) for rejection; no-q is rejection with the law that is one at the draft token.
-Coupled draws the token first (Gumbel-max; Maddison et al., 2014, arXiv:1411.0030) and looks at the
-draft token afterwards.
+(arXiv:2211.17192) for rejection; target-only is rejection with the distribution that is one at the
+draft token. Coupled samples the token first (Gumbel-max; Maddison et al., 2014, arXiv:1411.0030)
+and looks at the draft token afterwards.
 """
 
 from __future__ import annotations
@@ -14,21 +14,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import NEVER, adjusted, draw, probabilities
+from common.sampling.distribution import NEVER, probabilities, processed, sample
 from common.sampling.rng import Purpose, uniform
-from verifier.acceptance.batch import Adjustments, Decisions, Rule, SamplingBatch, SparseQ
+from verifier.acceptance.batch import (
+    AcceptanceOutput,
+    LogitsProcessors,
+    Rule,
+    SamplingBatch,
+    SparseDistributions,
+)
 
-__all__ = ["Decisions", "decide", "decide_greedy"]
+__all__ = ["AcceptanceOutput", "accept", "accept_greedy"]
 
-NO_MASS = 2.0**-100  # a residual whose largest probability is below this is rounding, not a law
+NO_MASS = (
+    2.0**-100
+)  # a residual whose largest probability is below this is rounding, not a distribution
 
 
-def decide_greedy(
+def accept_greedy(
     logits: Tensor,  # [rows, vocab]; session s owns rows [offsets[s], offsets[s + 1])
     draft_tokens: Tensor,  # int64 [rows]; row i's draft token, ignored in a session's last row
     offsets: Tensor,  # int64 [sessions + 1]; k + 1 rows per session
     allowed: Tensor | None = None,  # bool [vocab]; ids that exist; None allows all
-) -> Decisions:
+) -> AcceptanceOutput:
     """Accept while the draft token is the argmax (Leviathan et al., 2023, arXiv:2211.17192, T = 0).
 
     Row j of a session holds p after the base and j draft tokens. Ties take the lowest id.
@@ -45,25 +53,25 @@ def decide_greedy(
     first = torch.full_like(last, len(best)).scatter_reduce(
         0, session[stops], rows[stops], reduce="amin"
     )
-    return Decisions(first - offsets[:-1], best[first])
+    return AcceptanceOutput(first - offsets[:-1], best[first])
 
 
-def decide(
+def accept(
     logits: Tensor,  # [rows, vocab], any float dtype; session s owns [offsets[s], offsets[s + 1])
     draft_tokens: Tensor,  # int64 [rows]; row i's draft token, ignored in a session's last row
     offsets: Tensor,  # int64 [sessions + 1]; k + 1 rows per session
     sampling: SamplingBatch,
-    q: SparseQ | None = None,  # needed if a session's rule is REJECTION
-    adjustments: Adjustments | None = None,
+    q: SparseDistributions | None = None,  # needed if a session's rule is REJECTION
+    processors: LogitsProcessors | None = None,
     allowed: Tensor | None = None,  # bool [vocab]; ids that exist; None allows all
-) -> Decisions:
+) -> AcceptanceOutput:
     """Each session by its own rule. Its decision doesn't depend on the others in the batch.
 
     All sessions go through their rows together, one row a step, and leave where a draft token
     falls: rows behind it cost nothing, and greedy rows no softmax.
     """
-    if adjustments is None and bool((sampling.rule == Rule.GREEDY).all()):
-        return decide_greedy(logits, draft_tokens, offsets, allowed)
+    if processors is None and bool((sampling.rule == Rule.GREEDY).all()):
+        return accept_greedy(logits, draft_tokens, offsets, allowed)
     starts, last = offsets[:-1], offsets[1:] - 1  # [sessions]
     accepted, following = torch.zeros_like(starts), torch.zeros_like(starts)
     going = torch.arange(len(starts), device=starts.device)  # sessions without a decision yet
@@ -79,49 +87,49 @@ def decide(
                 continue
             sessions = going.index_select(0, places)
             rows = starts.index_select(0, sessions) + step
-            scores = _scores(logits, rows, sessions, adjustments, allowed)
+            scores = _scores(logits, rows, sessions, processors, allowed)
             final = rows == last.index_select(0, sessions)
             drafts = draft_tokens.index_select(0, rows).masked_fill(final, -1)  # -1: no draft
-            stands, tokens = _decide_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
+            stands, tokens = _accept_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
             fell = sessions[~stands]
             accepted[fell], following[fell] = step, tokens
             ended[places] = ~stands
         going = going[~ended]
         step += 1
-    return Decisions(accepted, following)
+    return AcceptanceOutput(accepted, following)
 
 
 def _scores(
     logits: Tensor,
     rows: Tensor,  # int64 [n], distinct
     sessions: Tensor,  # int64 [n], whose rows they are
-    adjustments: Adjustments | None,
+    processors: LogitsProcessors | None,
     allowed: Tensor | None,
 ) -> Tensor:  # float32 [n, vocab], a copy
     """The rows' logits before temperature: adjusted, and ids that don't exist out."""
     scores = logits.index_select(0, rows).to(torch.float32)
-    if adjustments is not None:
-        first, after = adjustments.offsets[rows], adjustments.offsets[rows + 1]
+    if processors is not None:
+        first, after = processors.offsets[rows], processors.offsets[rows + 1]
         counts = after - first
         place = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)  # [entries]
         within = torch.arange(len(place), device=rows.device) - (counts.cumsum(0) - counts)[place]
         entry = first[place] + within
-        cell = (place, adjustments.ids[entry].to(torch.int64))
+        cell = (place, processors.ids[entry].to(torch.int64))
         owner = sessions[place]
-        scores[cell] = adjusted(
+        scores[cell] = processed(
             scores[cell],
-            adjustments.bias[entry],
-            adjustments.seen[entry],
-            adjustments.count[entry],
-            adjustments.banned[entry],
-            adjustments.repetition[owner],
-            adjustments.presence[owner],
-            adjustments.frequency[owner],
+            processors.bias[entry],
+            processors.seen[entry],
+            processors.count[entry],
+            processors.banned[entry],
+            processors.repetition[owner],
+            processors.presence[owner],
+            processors.frequency[owner],
         )
     return scores if allowed is None else scores.masked_fill_(~allowed, NEVER)
 
 
-def _decide_rows(
+def _accept_rows(
     rule: Rule,
     scores: Tensor,  # float32 [n, vocab]
     drafts: Tensor,  # int64 [n], -1 where there is no draft token
@@ -129,7 +137,7 @@ def _decide_rows(
     sessions: Tensor,  # int64 [n]
     step: int,
     sampling: SamplingBatch,
-    q: SparseQ | None,
+    q: SparseDistributions | None,
 ) -> tuple[Tensor, Tensor]:
     """(stands: bool [n], tokens: int64 [rows that don't stand], their next tokens)."""
     if rule == Rule.GREEDY:
@@ -148,9 +156,9 @@ def _decide_rows(
         sampling.min_p.index_select(0, sessions),
     )
     if rule == Rule.COUPLED:
-        drawn = draw(p, seed, position, Purpose.COUPLED)
-        stands = drawn == drafts
-        return stands, drawn[~stands]
+        sampled = sample(p, seed, position, Purpose.COUPLED)
+        stands = sampled == drafts
+        return stands, sampled[~stands]
     drafted = drafts >= 0
     token = drafts.clamp(min=0)[:, None]  # int64 [n, 1]
     chance = p.gather(1, token).squeeze(1)  # of the draft token to stand
@@ -177,4 +185,4 @@ def _decide_rows(
     if bool(nothing.any()):
         weights[nothing] = weights[nothing].scatter(1, ids[nothing], before[nothing])
     seed, position = seed.index_select(0, fell), position.index_select(0, fell)
-    return stands, draw(weights, seed, position, Purpose.SAMPLE)
+    return stands, sample(weights, seed, position, Purpose.SAMPLE)

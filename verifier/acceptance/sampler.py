@@ -1,4 +1,4 @@
-"""A pass's question to the decision: the deciding sessions' drafts and laws, as tensors.
+"""A pass's question to the decision: the deciding sessions' drafts and distributions, as tensors.
 
 Knows how sessions with rules and parameters of their own become one batch, and which batches need
 no more than an argmax. Refuses to know how the kernels decide, and what becomes of the answers.
@@ -17,23 +17,23 @@ from common.sampling.distribution import NEVER, filters
 from common.sampling.rules import AcceptanceRule
 from common.types import TokenLogprobs
 from verifier.acceptance.batch import Rule, SamplingBatch
-from verifier.acceptance.draft_distributions import pack_q
+from verifier.acceptance.draft_distributions import pack_draft_distributions
 from verifier.acceptance.logprobs import run_logprobs
-from verifier.acceptance.rules import decide, decide_greedy
-from verifier.acceptance.token_counts import adjust_rows
+from verifier.acceptance.rules import accept, accept_greedy
+from verifier.acceptance.token_counts import processor_rows
 from verifier.batcher import Batch
 from verifier.session import Session
 
 RULES = {
     AcceptanceRule.GREEDY: Rule.GREEDY,
-    AcceptanceRule.NO_Q: Rule.NO_Q,
+    AcceptanceRule.TARGET_ONLY: Rule.TARGET_ONLY,
     AcceptanceRule.REJECTION: Rule.REJECTION,
     AcceptanceRule.COUPLED: Rule.COUPLED,
 }
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VerifyOutput:
     """What was decided for one session. The run may still be cut at a reason to stop."""
 
     accepted_length: int
@@ -41,7 +41,7 @@ class Outcome:
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted and the next token, if asked for
 
 
-class Decisions(Protocol):
+class AcceptanceSampler(Protocol):
     """Who decides a pass: chosen at start, by the device."""
 
     @property
@@ -57,14 +57,14 @@ class Decisions(Protocol):
     def check(self) -> None:
         """Raise, after a pass that failed, if no other can succeed: the service must end then."""
 
-    def decide(self, batch: Batch, logits: Tensor) -> Sequence[Outcome | None]:
+    def accept(self, batch: Batch, logits: Tensor) -> Sequence[VerifyOutput | None]:
         """One outcome per deciding session, in their order; logits: [logit rows, vocab].
 
         None: logits that the session's decision rests on aren't finite, and it can't go on.
         """
 
 
-class HostDecisions:
+class HostAcceptanceSampler:
     """On the CPU, in plain torch."""
 
     lag_s = 0.0
@@ -78,45 +78,45 @@ class HostDecisions:
 
     def check(self) -> None: ...
 
-    def decide(self, batch: Batch, logits: Tensor) -> list[Outcome | None]:
-        return decide_batch(batch, logits, self._real_ids)
+    def accept(self, batch: Batch, logits: Tensor) -> list[VerifyOutput | None]:
+        return accept_batch(batch, logits, self._real_ids)
 
 
-def decide_batch(
+def accept_batch(
     batch: Batch,
     logits: Tensor,  # float32 [logit rows, vocab]
     real_ids: Tensor | None,  # bool [vocab]: ids the tokenizer has; None: all
-) -> list[Outcome | None]:
-    """One outcome per deciding session, in their order. None: see Decisions.decide."""
+) -> list[VerifyOutput | None]:
+    """One outcome per deciding session, in their order. None: see AcceptanceSampler.decide."""
     sessions = batch.deciding
     if not sessions:
         return []  # chunks of long prompts only
     drafts, offsets = batch.draft_tokens(), batch.offsets()
-    lawless = ~logits.amax(dim=-1).isfinite()  # [logit rows]; one NaN or inf makes a row so
-    if bool(lawless.any()):
+    invalid = ~logits.amax(dim=-1).isfinite()  # [logit rows]; one NaN or inf makes a row so
+    if bool(invalid.any()):
         if real_ids is not None:  # of an id that doesn't exist nothing matters
             logits = logits.masked_fill(~real_ids, NEVER)
-            lawless = ~logits.amax(dim=-1).isfinite()
-        logits = logits.masked_fill(lawless[:, None], 0.0)  # so that the others can be decided
+            invalid = ~logits.amax(dim=-1).isfinite()
+        logits = logits.masked_fill(invalid[:, None], 0.0)  # so that the others can be decided
     if all(session.takes_argmax for session in sessions):
-        decisions = decide_greedy(logits, drafts, offsets, real_ids)
+        decisions = accept_greedy(logits, drafts, offsets, real_ids)
     else:
-        decisions = decide(
+        decisions = accept(
             logits,
             drafts,
             offsets,
             sampling_batch(sessions, logits.shape[-1]),
-            pack_q([(session.q, len(session.draft)) for session in sessions]),
-            adjust_rows([(session.history, session.draft) for session in sessions]),
+            pack_draft_distributions([(session.q, len(session.draft)) for session in sessions]),
+            processor_rows([(session.token_counts, session.draft) for session in sessions]),
             real_ids,
         )
     accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
     counts = [session.sequence.wanted for session in sessions]
-    parts = zip(sessions, logits.split(counts), lawless.split(counts), strict=True)
+    parts = zip(sessions, logits.split(counts), invalid.split(counts), strict=True)
     return [
         None
         if bool(faulty[: a + 1].any())
-        else Outcome(a, token, _logprobs(session, rows[: a + 1], token, real_ids))
+        else VerifyOutput(a, token, _logprobs(session, rows[: a + 1], token, real_ids))
         for (session, rows, faulty), a, token in zip(parts, accepted, following, strict=True)
     ]
 

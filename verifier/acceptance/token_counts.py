@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.sampling.parameters import SamplingParams
-from verifier.acceptance.batch import Adjustments
+from verifier.acceptance.batch import LogitsProcessors
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Entries:
         return made
 
 
-class History:
+class TokenCounts:
     """What the tokens of one session so far mean to its logits."""
 
     def __init__(
@@ -132,16 +132,16 @@ class History:
         return places
 
 
-def adjust_rows(
-    batch: Sequence[tuple[History, Sequence[int]]], always: bool = False
-) -> Adjustments | None:
-    """Adjustments of a batch of (history, draft tokens), k + 1 rows each.
+def processor_rows(
+    batch: Sequence[tuple[TokenCounts, Sequence[int]]], always: bool = False
+) -> LogitsProcessors | None:
+    """Logits processors of a batch of (history, draft tokens), k + 1 rows each.
 
     None if none has any, unless `always` asks for an empty one.
     """
-    if not always and not any(history.acts for history, _ in batch):
+    if not always and not any(token_counts.acts for token_counts, _ in batch):
         return None
-    sessions = [history.rows(draft) for history, draft in batch]
+    sessions = [token_counts.rows(draft) for token_counts, draft in batch]
     widths = np.concatenate([np.full(*rows.ids.shape) for rows in sessions])  # [rows]
 
     def flat(arrays: Iterable[NDArray[Any]]) -> Tensor:
@@ -150,8 +150,8 @@ def adjust_rows(
     def each(values: Iterable[float | None], off: float) -> Tensor:
         return torch.tensor([value or off for value in values], dtype=torch.float32)
 
-    params = [history.params for history, _ in batch]
-    return Adjustments(
+    params = [token_counts.params for token_counts, _ in batch]
+    return LogitsProcessors(
         offsets=torch.from_numpy(np.concatenate([[0], widths.cumsum()])),
         ids=flat(rows.ids for rows in sessions),
         bias=flat(rows.bias for rows in sessions),

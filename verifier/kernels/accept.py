@@ -5,13 +5,13 @@
     scan     every logit once                                    common/kernels/scan.py
     narrow   the candidates of each filtered row                 narrow.py
     probe    where flat rows' thresholds are, level by level     flat.py
-    settle   law and acceptance, twice: flat rows, the others    settle.py
-    choose   the rows whose draw matters                         sessions.py
-    draw     their tokens                                        draw.py
+    settle   distribution and acceptance, twice: flat rows, the others    settle.py
+    choose   the rows whose sample matters                         sessions.py
+    sample     their tokens                                        sample.py
     finish   accepted lengths and next tokens                    finish.py
     restore  adjusted ids are put back                           adjust.py
 
-A batch of greedy sessions takes scan and finish_greedy alone. `decide` and `decide_greedy` are
+A batch of greedy sessions takes scan and finish_greedy alone. `accept` and `accept_greedy` are
 verifier/acceptance/rules.py's for a device: the same integers from the same numbers, but for sums
 that rounding leaves on the other side of a threshold. Launches depend on shapes only, and all
 memory is the workspace's, so that a CUDA graph may hold them.
@@ -28,34 +28,39 @@ from common.kernels.candidates import LIMIT
 from common.kernels.order import shift_for
 from common.kernels.scan import BLOCK, scan
 from common.kernels.scan import CHUNK as SCAN_CHUNK
-from verifier.acceptance.batch import Adjustments, Decisions, SamplingBatch, SparseQ
+from verifier.acceptance.batch import (
+    AcceptanceOutput,
+    LogitsProcessors,
+    SamplingBatch,
+    SparseDistributions,
+)
 from verifier.kernels import flat_rows as flat
 from verifier.kernels.accept_drafts import settle
 from verifier.kernels.mask_logits import punch, restore
 from verifier.kernels.reduce import finish, finish_greedy
-from verifier.kernels.sample import CHUNK, draw
+from verifier.kernels.sample import CHUNK, sample
 from verifier.kernels.select_candidates import narrow
 from verifier.kernels.sessions import ROWS, choose, spread
 from verifier.kernels.workspace import Workspace
 
-__all__ = ["Workspace", "decide", "decide_greedy"]
+__all__ = ["Workspace", "accept", "accept_greedy"]
 
 NARROW_WARPS = 8
 PROBE_WARPS = 8
 SETTLE_WARPS = 4
 WHOLE_WARPS = 16
-DRAW_WARPS = 8
+SAMPLE_WARPS = 8
 PROGRAMS = 264  # two for each of an H200's processors, where programs take work in turn
 
 
-def decide_greedy(
+def accept_greedy(
     logits: Tensor,  # [rows, vocab], float32, bfloat16 or float16
     draft_tokens: Tensor,  # int64 [rows]; any valid id in a session's last row
     offsets: Tensor,  # int64 [sessions + 1]
     allowed: Tensor | None = None,  # the one that the workspace was made with
     *,
     work: Workspace,
-) -> Decisions:
+) -> AcceptanceOutput:
     """Greedy sessions' decisions, in the workspace's memory: the next decision overwrites them."""
     assert allowed is work.allowed
     real = work.real
@@ -74,17 +79,17 @@ def decide_greedy(
     return _decisions(work, sessions)
 
 
-def decide(
+def accept(
     logits: Tensor,  # [rows, vocab]; has holes while this runs if adjustments are given (adjust.py)
     draft_tokens: Tensor,  # int64 [rows]
     offsets: Tensor,  # int64 [sessions + 1]
     sampling: SamplingBatch,
-    q: SparseQ | None = None,  # needed if a session's rule is REJECTION
-    adjustments: Adjustments | None = None,
+    q: SparseDistributions | None = None,  # needed if a session's rule is REJECTION
+    processors: LogitsProcessors | None = None,
     allowed: Tensor | None = None,  # the one that the workspace was made with
     *,
     work: Workspace,
-) -> Decisions:
+) -> AcceptanceOutput:
     """Each session by its own rule, in the workspace's memory: the next decision overwrites it.
 
     A greedy workspace doesn't read `sampling`.
@@ -94,10 +99,10 @@ def decide(
     sessions = len(offsets) - 1
     # A workspace with room for pairs takes the kernels that read them, whether a batch has any.
     room = work.scan.parts > work.scan.chunks
-    has_pairs = adjustments is not None and (room or len(adjustments.ids) > 0)
+    has_pairs = processors is not None and (room or len(processors.ids) > 0)
     if work.greedy:
         assert not has_pairs
-        return decide_greedy(logits, draft_tokens, offsets, allowed, work=work)
+        return accept_greedy(logits, draft_tokens, offsets, allowed, work=work)
     if not sessions or not rows:
         work.decisions[:sessions].zero_()
         return _decisions(work, sessions)
@@ -106,8 +111,8 @@ def decide(
     read = (logits, logits.stride(0), real.width, real.mask if real.mask is not None else logits)
     q_ids, q_probs = (q.ids, q.probs) if q is not None else (work.ids, work.values)
     q_width = q_ids.shape[1] if q is not None else 0
-    pair_offsets = adjustments.offsets if adjustments is not None else offsets
-    pair_ids = adjustments.ids if adjustments is not None else work.ids
+    pair_offsets = processors.offsets if processors is not None else offsets
+    pair_ids = processors.ids if processors is not None else work.ids
     flags = {"HAS_MASK": real.mask is not None, "HAS_PAIRS": has_pairs}
     q_flags = {"HAS_Q": q is not None}
     chunks, flat_chunks = work.keys.shape[1], work.masses.shape[2]
@@ -122,15 +127,15 @@ def decide(
     }
     spread[(triton.cdiv(rows, int(ROWS.value)),)](
         offsets, sampling.rule, sampling.temperature, sampling.top_k, sampling.top_p,
-        sampling.min_p, work.row_sessions, work.kinds, work.scales, work.drawn, rows, sessions,
+        sampling.min_p, work.row_sessions, work.kinds, work.scales, work.sampled, rows, sessions,
         real.width, num_warps=4,
     )  # fmt: skip
-    if adjustments is not None and has_pairs:
+    if processors is not None and has_pairs:
         punch[(rows,)](
             *read, work.row_sessions, work.kinds,
-            work.scales, pair_offsets, pair_ids, adjustments.bias, adjustments.seen,
-            adjustments.count, adjustments.banned, adjustments.repetition, adjustments.presence,
-            adjustments.frequency, work.taken, work.adjusted, found.tops, found.top_blocks,
+            work.scales, pair_offsets, pair_ids, processors.bias, processors.seen,
+            processors.count, processors.banned, processors.repetition, processors.presence,
+            processors.frequency, work.taken, work.processed, found.tops, found.top_blocks,
             found.sums, found.parts, sessions, HAS_MASK=real.mask is not None, num_warps=4,
         )  # fmt: skip
     scan(logits, real, found, work.kinds, work.scales)
@@ -138,8 +143,8 @@ def decide(
     narrow[(rows,)](
         *read, work.row_sessions, work.kinds, work.scales, found.tops, found.sums, found.maxima,
         ratios, found.parts, found.chunks + has_pairs, sampling.top_k, sampling.top_p,
-        sampling.min_p, pair_offsets, pair_ids, work.adjusted, work.block_list, work.values,
-        work.ids, work.row_values, work.candidates, work.flat, work.drawn, work.intervals,
+        sampling.min_p, pair_offsets, pair_ids, work.processed, work.block_list, work.values,
+        work.ids, work.row_values, work.candidates, work.flat, work.sampled, work.intervals,
         work.over_under, sessions, found.maxima.shape[1],
         PADDED=triton.next_power_of_2(found.chunks) * (SCAN_CHUNK // BLOCK),
         num_warps=NARROW_WARPS, **shared, **flags,
@@ -147,7 +152,7 @@ def decide(
     for level in range(levels):
         flat.probe[(min(rows * flat_chunks, PROGRAMS),)](
             *read, work.row_sessions, work.scales, sampling.top_k, sampling.top_p, pair_offsets,
-            work.adjusted, work.row_values, work.flat, work.drawn, work.intervals,
+            work.processed, work.row_values, work.flat, work.sampled, work.intervals,
             work.over_under, work.edges, work.masses, sessions, flat_chunks,
             LEVEL=level, LEVELS=levels, PADDED=triton.next_power_of_2(flat_chunks),
             CHUNK=flat.CHUNK, SHIFT=shared["SHIFT"], num_warps=PROBE_WARPS, **flags,
@@ -157,23 +162,23 @@ def decide(
             *read, draft_tokens, offsets, work.row_sessions, work.kinds, work.scales, found.tops,
             found.top_blocks, found.parts, sampling.rule, sampling.top_k, sampling.top_p,
             sampling.min_p, sampling.seed, sampling.first_position, q_ids, q_probs, q_width,
-            pair_offsets, pair_ids, work.adjusted, work.values, work.row_values, work.candidates,
-            work.flat, work.drawn, work.intervals, work.over_under, work.edges, work.masses,
+            pair_offsets, pair_ids, work.processed, work.values, work.row_values, work.candidates,
+            work.flat, work.sampled, work.intervals, work.over_under, work.edges, work.masses,
             work.best, work.stops, sessions, found.chunks,
             CHUNKS=triton.next_power_of_2(flat_chunks), WHOLE=whole, num_warps=warps,
-            maxnreg=128,  # as for `draw`
+            maxnreg=128,  # as for `sample`
             **shared, **flags, **q_flags,
         )  # fmt: skip
     choose[(sessions,)](
         offsets, work.kinds, sampling.rule, work.stops, work.candidates, work.few, work.many,
-        work.drawn, LIMIT=LIMIT, num_warps=1,
+        work.sampled, LIMIT=LIMIT, num_warps=1,
     )  # fmt: skip
-    draw[(min(rows * chunks, PROGRAMS),)](
+    sample[(min(rows * chunks, PROGRAMS),)](
         *read, draft_tokens, offsets, work.row_sessions, work.scales, sampling.rule,
         sampling.min_p, sampling.seed, sampling.first_position, q_ids, q_probs, q_width,
-        pair_offsets, pair_ids, work.adjusted, work.values, work.ids, work.row_values,
-        work.candidates, work.few, work.many, work.drawn, work.keys, work.tokens, chunks, sessions,
-        LIMIT=LIMIT, CHUNK=CHUNK, num_warps=DRAW_WARPS,
+        pair_offsets, pair_ids, work.processed, work.values, work.ids, work.row_values,
+        work.candidates, work.few, work.many, work.sampled, work.keys, work.tokens, chunks, sessions,
+        LIMIT=LIMIT, CHUNK=CHUNK, num_warps=SAMPLE_WARPS,
         maxnreg=128,  # ptxas would rather spill than hold one program less per processor
         **flags, **q_flags,
     )  # fmt: skip
@@ -187,6 +192,6 @@ def decide(
     return _decisions(work, sessions)
 
 
-def _decisions(work: Workspace, sessions: int) -> Decisions:
+def _decisions(work: Workspace, sessions: int) -> AcceptanceOutput:
     made = work.decisions[:sessions]
-    return Decisions(made[:, 0], made[:, 1])
+    return AcceptanceOutput(made[:, 0], made[:, 1])

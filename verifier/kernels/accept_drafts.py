@@ -1,7 +1,7 @@
-"""What each row's law is, in three numbers, and whether its draft token stands under it.
+"""What each row's distribution is, in three numbers, and whether its draft token stands under it.
 
 The exact threshold of a filtered row, the mass kept, and acceptance. Refuses to know how candidates
-are found (verifier/kernels/select_candidates.py, flat.py) and tokens drawn (draw.py).
+are found (verifier/kernels/select_candidates.py, flat.py) and tokens sampled (sample.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import triton.language as tl
 
 from common.kernels.order import rank_of
 from common.kernels.rng import ACCEPT, uniform
-from common.kernels.row_top import NO_TOKEN, is_law, row_argmax
-from common.kernels.scan import ARGMAX, FILTERED, LAWLESS, SAMPLED
+from common.kernels.row_top import NO_TOKEN, is_finite, row_argmax
+from common.kernels.scan import ARGMAX, FILTERED, INVALID_LOGITS, SAMPLED
 from common.kernels.threshold import threshold
 from verifier.kernels.flat_rows import interval
 from verifier.kernels.mask_logits import value_at
 from verifier.kernels.sample import Q_SLICE
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-_LAWLESS, _NO_TOKEN = tl.constexpr(LAWLESS), tl.constexpr(NO_TOKEN)
+_INVALID_LOGITS, _NO_TOKEN = tl.constexpr(INVALID_LOGITS), tl.constexpr(NO_TOKEN)
 _Q_SLICE = tl.constexpr(Q_SLICE)
 _REJECTION = tl.constexpr(2)  # verifier.acceptance.batch.Rule
 
@@ -33,7 +33,7 @@ def settle(
     draft_tokens,  # int64 [rows]
     session_offsets,  # int64 [sessions + 1]
     row_sessions,
-    kinds,  # LAWLESS is written where a row has no law
+    kinds,  # INVALID_LOGITS is written where a row has no distribution
     scales,
     tops,
     top_blocks,
@@ -47,14 +47,14 @@ def settle(
     q_ids,  # int32 [rows, q_width], read if HAS_Q
     q_probs,
     q_width,
-    pair_offsets,  # Adjustments.offsets, read if HAS_PAIRS
+    pair_offsets,  # LogitsProcessors.offsets, read if HAS_PAIRS
     pair_ids,
-    adjusted,
+    processed,
     values,
     row_values,  # float32 [rows, 3]: top, cut (a floor, before), mass kept (of all ids, before)
     candidates,
     flat,  # read if WHOLE, as all to `masses`
-    drawn,
+    sampled,
     intervals,
     over_under,
     edges,
@@ -78,7 +78,7 @@ def settle(
     item = tl.program_id(0)
     total = item + 1
     if WHOLE:
-        total = tl.load(drawn + 2)
+        total = tl.load(sampled + 2)
     while item < total:
         row = item
         if WHOLE:
@@ -89,9 +89,9 @@ def settle(
         draft = tl.load(draft_tokens + row).to(tl.int32)
         count = row * 0
         if not WHOLE:  # flat rows come here first, too
-            lawful = (kind < _SAMPLED) | is_law(tl.load(row_values + row * 3))
-            if not lawful:  # no candidates, and no top of its own: nothing is drawn from it
-                kind = kind * 0 + _LAWLESS
+            lossless = (kind < _SAMPLED) | is_finite(tl.load(row_values + row * 3))
+            if not lossless:  # no candidates, and no top of its own: nothing is sampled from it
+                kind = kind * 0 + _INVALID_LOGITS
                 tl.store(kinds + row, kind)
                 tl.store(candidates + row, 0)
                 tl.store(row_values + row * 3, 0.0)
@@ -108,7 +108,7 @@ def settle(
                     pair = tl.load(top_blocks + row * parts + parts - 1)
                     lowest = tl.where(pair_top == highest, tl.minimum(pair, token), token)
                     token = tl.where(pair_top > highest, pair, lowest)
-                    token = tl.where(is_law(tl.maximum(pair_top, highest)), token, _NO_TOKEN)
+                    token = tl.where(is_finite(tl.maximum(pair_top, highest)), token, _NO_TOKEN)
                 tl.store(best + row, token)
                 tl.store(stops + row, (is_last | (token != draft)).to(tl.int32))
             if kind == _FILTERED:
@@ -137,14 +137,14 @@ def settle(
                         LEVELS, LEVELS, CHUNKS, SHIFT,
                     )  # fmt: skip
                 cut, mass = threshold(
-                    logits, row, row_stride, width, exists, adjusted, first, end, values, count,
+                    logits, row, row_stride, width, exists, processed, first, end, values, count,
                     cut, under, high, over, top, scale, mass, keep_k, keep_p, least,
                     WHOLE, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
                 )  # fmt: skip
                 tl.store(row_values + row * 3 + 1, cut)
                 tl.store(row_values + row * 3 + 2, mass)
             x = value_at(
-                logits, row, row_stride, width, exists, pair_offsets, pair_ids, adjusted, draft,
+                logits, row, row_stride, width, exists, pair_offsets, pair_ids, processed, draft,
                 HAS_MASK, HAS_PAIRS,
             )  # fmt: skip
             share = tl.exp2((x - top) * scale)

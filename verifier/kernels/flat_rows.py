@@ -3,9 +3,9 @@
 All programs take part: each level cuts the interval that holds the threshold by EDGES values, and
 one program per part of the vocabulary adds up the mass over each of them. The next level adds the
 parts, in order, and goes on in the interval between two edges. The first levels' edges are evenly
-spaced values, which suits laws; the later ones' evenly spaced float ranks, which suits bits. What
-is left when LEVELS are through, `settle` halves (settle.py), as it does all of a row under a top-k
-of that size, which hardly anybody asks for.
+spaced values, which suits distributions; the later ones' evenly spaced float ranks, which suits
+bits. What is left when LEVELS are through, `settle` halves (settle.py), as it does all of a row
+under a top-k of that size, which hardly anybody asks for.
 
 An interval: rank_under < rank of the threshold <= rank_high, and the mass over rank_under, negative
 where nobody has added it. Refuses to know drafts and rules.
@@ -100,10 +100,10 @@ def probe(
     top_k,
     top_p,
     pair_offsets,
-    adjusted,
+    processed,
     row_values,  # float32 [rows, 3]: top, floor, mass of all ids
     flat,  # int32 [rows]: rows to be looked at,
-    drawn,  # int32 [3]: of which there are drawn[2]
+    sampled,  # int32 [3]: of which there are sampled[2]
     intervals,  # int32 [rows, LEVELS, 2], written at LEVEL; at 0 by `narrow`
     over_under,  # float32 [rows, LEVELS], as intervals
     edges,  # int32 [rows, LEVELS, EDGES], as intervals: ranks
@@ -119,7 +119,7 @@ def probe(
     HAS_PAIRS: tl.constexpr,
 ):
     """One level. Programs take rows and chunks in turn."""
-    total = tl.load(drawn + 2) * chunks
+    total = tl.load(sampled + 2) * chunks
     item = tl.program_id(0)
     while item < total:
         row = tl.load(flat + item // chunks)
@@ -156,7 +156,7 @@ def probe(
                         pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
                         for start in range(pair, pairs, PART):
                             some = start + tl.arange(0, PART)
-                            y = tl.load(adjusted + some, mask=some < pairs, other=float("-inf"))
+                            y = tl.load(processed + some, mask=some < pairs, other=float("-inf"))
                             more = tl.exp2((y - top) * scale)
                             mass += tl.sum(tl.where(y > edge, more, 0.0), 0)
                     tl.store(masses + (place * chunks + chunk) * _EDGES + at, mass)

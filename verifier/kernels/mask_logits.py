@@ -38,7 +38,7 @@ def punch(
     presence,
     frequency,
     taken,  # [n], of the logits' dtype: what stood there
-    adjusted,  # float32 [n]
+    processed,  # float32 [n]
     tops,  # the pairs are the row's last part: its maximum,
     top_blocks,  # the lowest id that has it (an id, not a block),
     sums,  # and its sum
@@ -75,10 +75,10 @@ def punch(
         if HAS_MASK:
             gone = gone | (tl.load(exists + token, mask=inside, other=1) == 0)
         x = tl.where(gone | (at >= end), float("-inf"), x)
-        # Taken out, it must still tell that the row has no law; see common/kernels/scan.py.
+        # Taken out, it must still tell that the row has no distribution; see common/kernels/scan.py.
         strange = inside & ((old != old) | (old == float("inf")))
         x = tl.where(strange, float("inf"), x)
-        tl.store(adjusted + at, x, mask=inside)
+        tl.store(processed + at, x, mask=inside)
         tl.store(at_row + token, float("-inf"), mask=inside)
         part_top = tl.max(x, 0)
         part_best = tl.min(tl.where((x == part_top) & inside, token, 0x7FFFFFFF), 0)
@@ -94,7 +94,7 @@ def punch(
         origin = tl.where(top == float("-inf"), 0.0, top)
         for start in range(first, end, PART):
             at = start + tl.arange(0, PART)
-            x = tl.load(adjusted + at, mask=at < end, other=float("-inf"))
+            x = tl.load(processed + at, mask=at < end, other=float("-inf"))
             total += tl.sum(tl.exp2((x - origin) * scale), 0)
     place = row * parts + parts - 1
     tl.store(tops + place, top)
@@ -124,7 +124,7 @@ def value_at(
     exists,
     offsets,
     ids,
-    adjusted,
+    processed,
     token,
     HAS_MASK: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
@@ -141,6 +141,6 @@ def value_at(
         for start in range(first, end, PART):
             at = start + tl.arange(0, PART)
             same = (tl.load(ids + at, mask=at < end, other=-1) == token) & (at < end)
-            found = tl.load(adjusted + at, mask=same, other=float("-inf"))
+            found = tl.load(processed + at, mask=same, other=float("-inf"))
             x = tl.maximum(x, tl.max(found, 0))  # the logit itself is -inf where a pair holds it
     return x

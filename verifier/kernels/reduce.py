@@ -1,6 +1,6 @@
 """The last launch: per session the accepted length and the next token, in one small integer tensor.
 
-One program per session; its rows are looked at ROWS at a time. Refuses to know laws.
+One program per session; its rows are looked at ROWS at a time. Refuses to know distributions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.row_top import NO_TOKEN, is_law
+from common.kernels.row_top import NO_TOKEN, is_finite
 from common.kernels.scan import ARGMAX
 from verifier.kernels.sessions import first_stop
 
@@ -30,7 +30,7 @@ def finish_greedy(
     top_blocks,
     stride,
     # int64 [sessions, 2], written: accepted length, next token; zeros without rows. NO_TOKEN where
-    # the session's decision comes to a row without a law.
+    # the session's decision comes to a row without a distribution.
     decisions,
     chunks,
     PARTS: tl.constexpr,
@@ -54,8 +54,8 @@ def finish_greedy(
         blocks = tl.load(top_blocks + place, mask=inside, other=_NONE)
         top = tl.max(all_tops, 1)  # [ROWS]
         block = tl.min(tl.where(all_tops == top[:, None], blocks, _NONE), 1)
-        lawful = (row < end) & is_law(top)
-        block = tl.where(lawful, block, 0)
+        lossless = (row < end) & is_finite(top)
+        block = tl.where(lossless, block, 0)
         ids = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
         inside = (row < end)[:, None] & (ids < width)
         at = logits + row.to(tl.int64)[:, None] * row_stride + ids
@@ -64,7 +64,7 @@ def finish_greedy(
             real = tl.load(exists + ids, mask=inside, other=0) != 0
             x = tl.where(real, x, float("-inf"))
         best = tl.min(tl.where(x == top[:, None], ids, _NONE), 1)  # [ROWS]
-        best = tl.where(lawful, best, _NO_TOKEN)
+        best = tl.where(lossless, best, _NO_TOKEN)
         draft = tl.load(draft_tokens + row, mask=row < end, other=0).to(tl.int32)
         stopped = (row < end) & ((row == end - 1) | (best != draft))
         first = tl.min(tl.where(stopped, row, _NONE), 0)
@@ -103,7 +103,7 @@ def finish(
             going = begin < end
             row = begin
             while going:
-                next_token = _drawn(keys, tokens, candidates, row, chunks, PARTS, LIMIT)
+                next_token = _sampled(keys, tokens, candidates, row, chunks, PARTS, LIMIT)
                 stop = row
                 draft = tl.load(draft_tokens + row).to(tl.int32)
                 going = (row < end - 1) & (draft == next_token)
@@ -113,12 +113,12 @@ def finish(
             if is_argmax:
                 next_token = tl.load(best + stop)
             else:
-                next_token = _drawn(keys, tokens, candidates, stop, chunks, PARTS, LIMIT)
+                next_token = _sampled(keys, tokens, candidates, stop, chunks, PARTS, LIMIT)
     _write(decisions, session, begin, end, stop, next_token)
 
 
 @triton.jit
-def _drawn(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl.constexpr):
+def _sampled(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl.constexpr):
     """The row's token: the least over its chunks; p's own where the rule's weights are all zero."""
     part = tl.arange(0, PARTS)
     place = (row * chunks + part) * 2
@@ -139,7 +139,7 @@ def _drawn(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl
 def _write(decisions, session, begin, end, stop, next_token):
     """The pair as int64; a session without rows (a graph's spare place) decides nothing.
 
-    Nothing could be drawn where the row has no law.
+    Nothing could be sampled where the row has no distribution.
     """
     next_token = tl.where(next_token == _NONE, _NO_TOKEN, next_token)
     accepted = tl.where(begin < end, stop - begin, 0)

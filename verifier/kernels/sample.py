@@ -1,6 +1,6 @@
 """Drawing a token from a settled row: Gumbel-max, the id of the least exponential / weight.
 
-Rows are drawn from where that can matter (verifier/kernels/sessions.py, `choose`), by as many
+Rows are sampled from where that can matter (verifier/kernels/sessions.py, `choose`), by as many
 programs as fill a GPU, which take rows and chunks in turn. Filtered rows look at their candidates
 only, others at the vocabulary, a chunk of it per program, with four ids' noise from each Philox
 block. Where the rule's own weights are all nothing a part keeps the least of p's, for residuals
@@ -18,7 +18,11 @@ from common.kernels.scan import logits_of_run
 CHUNK = 4096  # ids per program
 Q_SLICE = 32  # entries of a row of q looked at at a time: its length compiles nothing; 64 spill
 _PART, _Q_SLICE = tl.constexpr(256), tl.constexpr(Q_SLICE)
-_NO_Q, _REJECTION, _COUPLED = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # decision.py
+_TARGET_ONLY, _REJECTION, _COUPLED = (
+    tl.constexpr(1),
+    tl.constexpr(2),
+    tl.constexpr(3),
+)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
 _NO_MASS = tl.constexpr(2.0**-100)  # as in reference.py: below it a residual is rounding
 
@@ -100,7 +104,7 @@ def _less_q(
 
 
 @triton.jit(do_not_specialize=["sessions", "q_width"])
-def draw(
+def sample(
     logits,
     row_stride,
     width,
@@ -118,15 +122,15 @@ def draw(
     q_width,
     pair_offsets,
     pair_ids,
-    adjusted,
+    processed,
     values,
     ids,
     row_values,
     candidates,
     few,
     many,
-    drawn,
-    keys,  # float32 [rows, chunks, 2], written for drawn rows: the rule's own least; p's, or inf
+    sampled,
+    keys,  # float32 [rows, chunks, 2], written for sampled rows: the rule's own least; p's, or inf
     tokens,  # int32 [rows, chunks, 2], written: whose they are
     chunks,
     sessions,
@@ -136,8 +140,8 @@ def draw(
     HAS_Q: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
-    shorts = tl.load(drawn)
-    total = shorts + tl.load(drawn + 1) * chunks
+    shorts = tl.load(sampled)
+    total = shorts + tl.load(sampled + 1) * chunks
     item = tl.program_id(0)
     while item < total:
         chunk = tl.where(item < shorts, 0, (item - shorts) % chunks)
@@ -160,7 +164,7 @@ def draw(
         purpose = tl.where(how == _COUPLED, COUPLED, SAMPLE)
         replaces = row < end - 1  # a draft token didn't stand: what it could have been is taken out
         draft = tl.load(draft_tokens + row).to(tl.int32)
-        excluded = tl.where(replaces & (how == _NO_Q), draft, _NOBODY)
+        excluded = tl.where(replaces & (how == _TARGET_ONLY), draft, _NOBODY)
         q_count = tl.where(replaces & (how == _REJECTION), q_width, 0)
         q_row = q_ids + row * q_width
         q_probs_row = q_probs + row * q_width
@@ -200,7 +204,7 @@ def draw(
                 pairs = tl.where(chunk == 0, pairs, pair)
                 for start in range(pair, pairs, _PART):
                     at = start + tl.arange(0, _PART)
-                    y = tl.load(adjusted + at, mask=at < pairs, other=float("-inf"))
+                    y = tl.load(processed + at, mask=at < pairs, other=float("-inf"))
                     listed = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
                     kept = (y >= cut) & (y > float("-inf"))
                     kept = kept & (tl.exp2((y - top) * scale) >= least)

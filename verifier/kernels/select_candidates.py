@@ -38,16 +38,16 @@ def narrow(
     top_k,
     top_p,
     min_p,
-    pair_offsets,  # Adjustments.offsets, read if HAS_PAIRS
+    pair_offsets,  # LogitsProcessors.offsets, read if HAS_PAIRS
     pair_ids,
-    adjusted,
+    processed,
     block_list,  # int32 [rows, LIMIT], scratch
     values,  # float32 [rows, LIMIT], written: candidates of filtered rows
     ids,  # int32 [rows, LIMIT]
     row_values,  # float32 [rows, 3], written: top, a floor under the cut, mass of all ids
     candidates,  # int32 [rows], written: how many; over LIMIT: none, the whole row must be read
     flat,  # int32 [rows], written: filtered rows with over LIMIT candidates, in any order
-    drawn,  # int32 [3], drawn[2]: their number
+    sampled,  # int32 [3], sampled[2]: their number
     intervals,  # int32 [rows, LEVELS, 2] and
     over_under,  # float32 [rows, LEVELS], level 0 written for flat rows: where top_p's cut can be
     sessions,
@@ -102,10 +102,10 @@ def narrow(
             )  # fmt: skip
             if HAS_PAIRS:
                 count = _append(
-                    pair_ids, adjusted, first, end, floor, values, ids, row, count, LIMIT
+                    pair_ids, processed, first, end, floor, values, ids, row, count, LIMIT
                 )
             if count > LIMIT:
-                tl.store(flat + tl.atomic_add(drawn + 2, 1), row)
+                tl.store(flat + tl.atomic_add(sampled + 2, 1), row)
                 tl.store(intervals + row * LEVELS * 2, rank_of(floor, SHIFT) - 1)
                 tl.store(intervals + row * LEVELS * 2 + 1, rank_of(top, SHIFT))
                 tl.store(over_under + row * LEVELS, mass * 0 - 1.0)
@@ -116,11 +116,11 @@ def narrow(
 
 
 @triton.jit
-def _append(pair_ids, adjusted, first, end, floor, values, ids, row, count, LIMIT: tl.constexpr):
+def _append(pair_ids, processed, first, end, floor, values, ids, row, count, LIMIT: tl.constexpr):
     """Write the adjusted ids that reach `floor` behind the candidates. Returns their number now."""
     for start in range(first, end, PART):
         at = start + tl.arange(0, PART)
-        x = tl.load(adjusted + at, mask=at < end, other=float("-inf"))
+        x = tl.load(processed + at, mask=at < end, other=float("-inf"))
         good = (x >= floor) & (x > float("-inf"))
         slot = count + tl.cumsum(good.to(tl.int32), 0) - 1
         fits = good & (slot < LIMIT)

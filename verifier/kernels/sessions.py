@@ -29,16 +29,16 @@ def spread(
     row_sessions,  # int32 [rows], written: `sessions` where nobody owns the row
     kinds,  # int32 [rows], written
     scales,  # float32 [rows], written: log2(e) / temperature
-    drawn,  # int32 [3], written: no row is to be drawn yet, none is flat
+    sampled,  # int32 [3], written: no row is to be sampled yet, none is flat
     rows,
     sessions,
     width,
 ):
     """ROWS rows per program. A row's session is the number of sessions that end at or before it."""
     if tl.program_id(0) == 0:
-        tl.store(drawn, 0)
-        tl.store(drawn + 1, 0)
-        tl.store(drawn + 2, 0)
+        tl.store(sampled, 0)
+        tl.store(sampled + 1, 0)
+        tl.store(sampled + 2, 0)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     owner = tl.zeros([ROWS], tl.int32)
     for first in range(0, sessions, SESSIONS):
@@ -46,15 +46,15 @@ def spread(
         end = tl.load(offsets + 1 + session, mask=session < sessions, other=0x7FFFFFFF)
         owner += tl.sum((end[None, :] <= row[:, None]).to(tl.int32), 1)
     owned = (row < rows) & (owner < sessions)
-    heat = tl.load(temperature + owner, mask=owned, other=0.0)
-    greedy = (tl.load(rule + owner, mask=owned, other=0) == 0) | (heat == 0.0)
+    temperature = tl.load(temperature + owner, mask=owned, other=0.0)
+    greedy = (tl.load(rule + owner, mask=owned, other=0) == 0) | (temperature == 0.0)
     filtered = tl.load(top_k + owner, mask=owned, other=0x7FFFFFFF) < width
     filtered = filtered | (tl.load(top_p + owner, mask=owned, other=1.0) < 1.0)
     filtered = filtered | (tl.load(min_p + owner, mask=owned, other=0.0) > 0.0)
     kind = tl.where(greedy, _ARGMAX, tl.where(filtered, _FILTERED, _SAMPLED))
     tl.store(row_sessions + row, owner, mask=row < rows)
     tl.store(kinds + row, tl.where(owned, kind, _UNUSED), mask=row < rows)
-    tl.store(scales + row, LOG2_E / tl.where(heat == 0.0, 1.0, heat), mask=row < rows)
+    tl.store(scales + row, LOG2_E / tl.where(temperature == 0.0, 1.0, temperature), mask=row < rows)
 
 
 @triton.jit
@@ -75,9 +75,9 @@ def choose(
     rule,
     stops,
     candidates,
-    few,  # int32 [rows], written: rows to be drawn from their candidates, in any order
-    many,  # int32 [rows], written: rows to be drawn from the vocabulary
-    drawn,  # int32 [3], drawn[0] and [1]: counts of both
+    few,  # int32 [rows], written: rows to be sampled from their candidates, in any order
+    many,  # int32 [rows], written: rows to be sampled from the vocabulary
+    sampled,  # int32 [3], sampled[0] and [1]: counts of both
     LIMIT: tl.constexpr,
 ):
     """A session's first row that stopped, or all rows of a coupled one. One program per session."""
@@ -99,7 +99,7 @@ def choose(
             long = inside & (count > LIMIT)
             shorts = tl.sum(short.to(tl.int32), 0)
             longs = tl.sum(long.to(tl.int32), 0)
-            slot = tl.atomic_add(drawn, shorts) + tl.cumsum(short.to(tl.int32), 0) - 1
+            slot = tl.atomic_add(sampled, shorts) + tl.cumsum(short.to(tl.int32), 0) - 1
             tl.store(few + slot, row, mask=short)
-            slot = tl.atomic_add(drawn + 1, longs) + tl.cumsum(long.to(tl.int32), 0) - 1
+            slot = tl.atomic_add(sampled + 1, longs) + tl.cumsum(long.to(tl.int32), 0) - 1
             tl.store(many + slot, row, mask=long)

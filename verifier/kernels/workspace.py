@@ -39,7 +39,7 @@ class Workspace:
     few: Tensor  # int32 [rows]
     many: Tensor  # int32 [rows]
     flat: Tensor  # int32 [rows]
-    drawn: Tensor  # int32 [3]: how many rows are in few, many and flat
+    sampled: Tensor  # int32 [3]: how many rows are in few, many and flat
     intervals: Tensor  # int32 [rows, levels, 2]
     over_under: Tensor  # float32 [rows, levels]
     edges: Tensor  # int32 [rows, levels, EDGES]
@@ -47,7 +47,7 @@ class Workspace:
     keys: Tensor  # float32 [rows, chunks, 2]
     tokens: Tensor  # int32 [rows, chunks, 2]
     taken: Tensor  # [pairs], of the logits' dtype
-    adjusted: Tensor  # float32 [pairs]
+    processed: Tensor  # float32 [pairs]
     decisions: Tensor  # int64 [sessions, 2]: accepted length, next token
 
     @staticmethod
@@ -91,7 +91,7 @@ class Workspace:
             few=integers(some),
             many=integers(some),
             flat=integers(some),
-            drawn=integers(3),
+            sampled=integers(3),
             intervals=integers(some, levels, 2),
             over_under=floats(some, levels),
             edges=integers(some, levels, flat.EDGES),
@@ -99,6 +99,6 @@ class Workspace:
             keys=floats(some, chunks, 2),
             tokens=integers(some, chunks, 2),
             taken=torch.empty(pairs, dtype=dtype, device=device),
-            adjusted=floats(pairs),
+            processed=floats(pairs),
             decisions=torch.empty(sessions, 2, dtype=torch.int64, device=device),
         )  # fmt: skip

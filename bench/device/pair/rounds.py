@@ -23,7 +23,7 @@ from bench.device.table import Row
 from client.client import Client, Output, Request
 from common.sampling.parameters import SamplingParams
 
-OUTSIDE = ("network", "verifier_decide", "bridge", "detokenize")  # of models and queues
+OUTSIDE = ("network", "verifier_accept", "bridge", "detokenize")  # of models and queues
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,11 @@ def _line(streams: int, k: int, rate: float, outputs: Sequence[Output]) -> Row:
     every = [output.statistics for output in outputs]
     rounds = sum(each.rounds for each in every)
     whole = sum(each.total_s - each.time_to_first_token_s for each in every) / rounds
-    rooms = {
-        name: sum(each.room_s.get(name, 0.0) for each in every) / rounds for name in every[0].room_s
+    stages = {
+        name: sum(each.stage_s.get(name, 0.0) for each in every) / rounds
+        for name in every[0].stage_s
     }
-    outside = sum(rooms.get(name, 0.0) for name in OUTSIDE)
+    outside = sum(stages.get(name, 0.0) for name in OUTSIDE)
     committed = sum(len(output.token_ids) - 1 for output in outputs)
     return {
         "streams": streams,
@@ -147,8 +148,8 @@ def _line(streams: int, k: int, rate: float, outputs: Sequence[Output]) -> Row:
         "AL": committed / rounds,
         "AL_expected": expected_length(rate, k),
         "round_ms": whole * 1e3,
-        **{f"{name}_ms": seconds * 1e3 for name, seconds in rooms.items()},
-        "rest_ms": (whole - sum(rooms.values())) * 1e3,
+        **{f"{name}_ms": seconds * 1e3 for name, seconds in stages.items()},
+        "rest_ms": (whole - sum(stages.values())) * 1e3,
         "outside_share": outside / whole,
         "tokens_per_s": committed
         / max(each.total_s - each.time_to_first_token_s for each in every),

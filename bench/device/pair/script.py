@@ -1,6 +1,6 @@
 """Acceptance at a scripted rate: drafts that are the target's recorded output, spoilt now and then.
 
-Knows what each stream's output was at k = 0, and which positions a draft gets right: a draw for
+Knows what each stream's output was at k = 0, and which positions a draft gets right: a sample for
 each (stream, position), from common/sampling/rng.py, so that the same ones stand whatever k and
 batch are. The draft model's own steps run as ever, and their time is real; only what they chose is
 replaced. Refuses to know how rounds are timed. Never part of a service:
@@ -83,7 +83,7 @@ class ScriptedEngine(DraftEngine):
         return super().open()
 
     def _advance(self, session: DraftSession, chosen: Any) -> None:
-        """chosen: a token, or what holds one beside its law."""
+        """chosen: a token, or what holds one beside its distribution."""
         tokens = session.sequence.tokens
         if dataclasses.is_dataclass(chosen) and not isinstance(chosen, type):
             own = chosen.token  # type: ignore[attr-defined]

@@ -3,8 +3,8 @@
     python -m bench.device.pair.service verifier FOLDER DEVICE SETTINGS
 
 SETTINGS is a JSON object of the service's own; those that this version doesn't have are left out.
-The service is the product's, from start to drain, but for two things: weights are drawn instead of
-loaded, and the drafter drafts what `script` says (bench/device/pair/script.py). Says `port N` on
+The service is the product's, from start to drain, but for two things: weights are sampled instead
+of loaded, and the drafter drafts what `script` says (bench/device/pair/script.py). Says `port N` on
 its standard output once it serves.
 """
 
@@ -31,8 +31,8 @@ def random_weights(folder: Path, device: torch.device | str, dtype: torch.dtype)
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
 
 
-def draw_weights() -> None:
-    """From now on models aren't loaded but drawn."""
+def sample_weights() -> None:
+    """From now on models aren't loaded but sampled."""
     from common.model.paged_model import PagedModel
 
     def load(
@@ -59,7 +59,7 @@ def known(config: type, settings: dict[str, Any]) -> dict[str, Any]:
 
 def main(name: str, folder: str, device: str, settings: dict[str, Any]) -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    draw_weights()
+    sample_weights()
     given = {"listen": "127.0.0.1:0", **settings, "model": folder, "device": device}
 
     def ready(port: int) -> None:

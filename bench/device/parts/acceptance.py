@@ -42,7 +42,7 @@ MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most 
 def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) -> dict[str, Any]:
     """One set: logits, drafts of which some stand, and the sampling."""
     from bench.device.parts.acceptance_twin import sampling
-    from verifier.acceptance.batch import SparseQ
+    from verifier.acceptance.batch import SparseDistributions
 
     given = {name: value for name, value in case.items() if name not in ("flat", "pairs")}
     logits = logits_like(rows, vocab, device, bool(case.get("flat")))
@@ -58,14 +58,14 @@ def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) ->
         "draft": draft,
         "offsets": torch.arange(sessions + 1, device=device) * PER_SESSION,
         "sampling": sampling(sessions, vocab, str(device), seed=seeds, **given),
-        "q": SparseQ(ids.to(torch.int32), q) if case.get("rule") == 2 else None,
-        "adjustments": _adjustments(ids, sessions, int(case.get("pairs", 0))),
+        "q": SparseDistributions(ids.to(torch.int32), q) if case.get("rule") == 2 else None,
+        "processors": _processors(ids, sessions, int(case.get("pairs", 0))),
     }
 
 
-def _adjustments(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
+def _processors(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
     """Every kind of change, to as many of each row's likeliest ids. likely: int64 [rows, n]."""
-    from verifier.acceptance.batch import Adjustments
+    from verifier.acceptance.batch import LogitsProcessors
 
     if not pairs:
         return None
@@ -73,7 +73,7 @@ def _adjustments(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
     pairs = min(pairs, likely.shape[1])
     n = rows * pairs
     at = torch.arange(n, device=device)
-    return Adjustments(
+    return LogitsProcessors(
         offsets=torch.arange(rows + 1, device=device) * pairs,
         ids=likely[:, :pairs].flatten().to(torch.int32),
         bias=torch.randn(n, device=device) * (at % 3 == 0),
@@ -88,10 +88,10 @@ def _adjustments(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
 
 def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
     """One decision by the kernels: int64 [sessions, 2], accepted length and next token."""
-    from verifier.kernels.accept import decide
+    from verifier.kernels.accept import accept
 
-    decide(
-        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], one["adjustments"],
+    accept(
+        one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], one["processors"],
         work.allowed, work=work,
     )  # fmt: skip
     decisions: torch.Tensor = work.decisions
@@ -131,7 +131,7 @@ def check(
     rows: int, vocab: int, device: torch.device, budget: Budget, names: Sequence[str] = tuple(CASES)
 ) -> list[Row]:
     """Fresh random inputs against the float64 twin. What differs must have been a close call."""
-    from bench.device.parts.acceptance_twin import Batch, decide_plainly
+    from bench.device.parts.acceptance_twin import Batch, accept_plainly
 
     checked: list[Row] = []
     for name in names:
@@ -146,9 +146,9 @@ def check(
         got = [tuple(pair) for pair in ours(one, work).tolist()]
         s = one["sampling"] if case else _greedy(one["sampling"])
         batch = Batch(
-            one["logits"], one["draft"], one["offsets"], s, one["q"], one["adjustments"], allowed
+            one["logits"], one["draft"], one["offsets"], s, one["q"], one["processors"], allowed
         )
-        want, margins = decide_plainly(batch)
+        want, margins = accept_plainly(batch)
         differ = [m for a, b, m in zip(got, want, margins, strict=True) if a != b]
         checked.append(
             {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.sampling import rng
-from verifier.acceptance.batch import Adjustments, Rule, SamplingBatch, SparseQ
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
 
 INFINITY = float("inf")
 
@@ -26,15 +26,15 @@ class Batch:
     draft: Tensor
     offsets: Tensor
     sampling: SamplingBatch
-    q: SparseQ | None = None
-    adjustments: Adjustments | None = None
+    q: SparseDistributions | None = None
+    processors: LogitsProcessors | None = None
     allowed: Tensor | None = None
 
 
 def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> SamplingBatch:
     """Every session at temperature 1 and unfiltered, but for what is given (one value, or each)."""
     plain: dict[str, tuple[Any, torch.dtype]] = {
-        "rule": (Rule.NO_Q, torch.int8),
+        "rule": (Rule.TARGET_ONLY, torch.int8),
         "temperature": (1.0, torch.float32),
         "top_k": (vocab, torch.int32),
         "top_p": (1.0, torch.float32),
@@ -49,10 +49,10 @@ def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> Sa
     return SamplingBatch(**made)
 
 
-def adjusted(batch: Batch, row: int, session: int) -> Tensor:
+def processed(batch: Batch, row: int, session: int) -> Tensor:
     """float32 [vocab]: steps (1) to (5)."""
     x = batch.logits[row].float().clone()
-    a = batch.adjustments
+    a = batch.processors
     if a is not None:
         for at in range(int(a.offsets[row]), int(a.offsets[row + 1])):
             token = int(a.ids[at])
@@ -67,10 +67,10 @@ def adjusted(batch: Batch, row: int, session: int) -> Tensor:
     return x
 
 
-def law(batch: Batch, row: int, session: int) -> Tensor:
+def distribution(batch: Batch, row: int, session: int) -> Tensor:
     """float64 [vocab]: steps (6) to (9)."""
     s = batch.sampling
-    x = adjusted(batch, row, session).double() / float(s.temperature[session])
+    x = processed(batch, row, session).double() / float(s.temperature[session])
     k = int(s.top_k[session])
     if k < len(x):
         edge = x.sort(descending=True).values[k - 1]
@@ -100,7 +100,7 @@ def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) ->
     return int(keys.argmin()), float(second / least)
 
 
-def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
+def accept_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
     """Per session (accepted length, next token), and how far its closest call was from the edge."""
     s = batch.sampling
     made: list[tuple[int, int]] = []
@@ -115,11 +115,11 @@ def decide_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
             position = int(s.first_position[session]) + row - begin
             seed = s.seed[session]
             if rule == Rule.GREEDY:
-                token = int(adjusted(batch, row, session).argmax())
+                token = int(processed(batch, row, session).argmax())
                 if last or token != x:
                     break
                 continue
-            p = law(batch, row, session)
+            p = distribution(batch, row, session)
             if rule == Rule.COUPLED:
                 token, gap = _race(p, seed, position, rng.Purpose.COUPLED)
                 margin = min(margin, gap - 1)

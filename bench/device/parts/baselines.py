@@ -1,9 +1,9 @@
 """What decisions cost without our kernels: torch's argmax; a sort, softmax and noise.
 
-Two forms of the latter: torch alone draws for every row, and vLLM's two passes accept first and
-draw then, for the row of each session that matters. All sessions have the same number of rows here,
-which spares the baselines what raggedness would cost them. Nothing waits for the host, so that a
-CUDA graph can replay them too.
+Two forms of the latter: torch alone samples for every row, and vLLM's two passes accept first and
+sample then, for the row of each session that matters. All sessions have the same number of rows
+here, which spares the baselines what raggedness would cost them. Nothing waits for the host, so
+that a CUDA graph can replay them too.
 """
 
 from __future__ import annotations

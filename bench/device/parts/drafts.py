@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.device.budget import Budget
-from bench.device.parts.acceptance_twin import Batch, adjusted, law, sampling
+from bench.device.parts.acceptance_twin import Batch, distribution, processed, sampling
 from bench.device.table import Row
 from common.kernels.scan import FILTERED
 from common.sampling import rng
@@ -89,21 +89,21 @@ def check(
     ids: Tensor,  # int32 [all rows, slots]
     probs: Tensor,
 ) -> Row:
-    """q and the token drawn from it, row by row, by the filters' definition in float64.
+    """q and the token sampled from it, row by row, by the filters' definition in float64.
 
     Where an id lies so near a filter's edge that rounding may decide, a row counts as close and not
-    as wrong; so does a draw that was won by less than rounding.
+    as wrong; so does a sample that was won by less than rounding.
     """
     rows, vocab = logits.shape
     offsets = torch.arange(rows + 1, device=logits.device)
-    laws = sampling(
+    distributions = sampling(
         rows, vocab, str(logits.device), temperature=LOG2_E / steps.scales[:rows],
         top_k=steps.top_k[:rows], top_p=steps.top_p[:rows], min_p=steps.min_p[:rows],
     )  # fmt: skip
-    batch = Batch(logits, tokens[:rows, 0].long(), offsets, laws, None, None, shared)
+    batch = Batch(logits, tokens[:rows, 0].long(), offsets, distributions, None, None, shared)
     worst, wrong, close = 0.0, 0, 0
     for row in range(rows):
-        p, order = law(batch, row, row).sort(descending=True, stable=True)
+        p, order = distribution(batch, row, row).sort(descending=True, stable=True)
         kept, order = p[: ids.shape[1]] / p[: ids.shape[1]].sum(), order[: ids.shape[1]]
         expected = torch.zeros(vocab, dtype=torch.float64, device=logits.device)
         found = expected.scatter_add(0, ids[row].long(), probs[row].double())
@@ -114,11 +114,11 @@ def check(
         )[0]
         race = torch.where(kept > 0, noise.to(kept) / kept, torch.inf)
         least, second = race.topk(2, largest=False).values
-        drawn = int(order[int(race.argmin())]) == int(tokens[row, 0])
+        sampled = int(order[int(race.argmin())]) == int(tokens[row, 0])
         near = near_edge(batch, row, ids.shape[1]) < 1e-5
         close += near or float(second / least) < 1 + 1e-4
         worst = max(worst, 0.0 if near else apart)
-        wrong += not near and (apart > 1e-5 or not (drawn or float(second / least) < 1 + 1e-4))
+        wrong += not near and (apart > 1e-5 or not (sampled or float(second / least) < 1 + 1e-4))
     return {
         "checked": rows, "close": close, "wrong": wrong, "worst_difference_of_q": worst,
         "right": not wrong,
@@ -130,6 +130,6 @@ def near_edge(batch: Batch, row: int, slots: int) -> float:
     top_p = float(batch.sampling.top_p[row])
     if top_p >= 1:
         return 1.0
-    x = adjusted(batch, row, row).double() / float(batch.sampling.temperature[row])
+    x = processed(batch, row, row).double() / float(batch.sampling.temperature[row])
     p = x.softmax(0).sort(descending=True).values
     return float((p.cumsum(0) - p - top_p)[:slots].abs().min())

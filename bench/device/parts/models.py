@@ -38,7 +38,7 @@ def model_table(
     wait()
     made = time.perf_counter()
     most = max(sessions * rows for sessions, rows, _ in cases)
-    steps.model.record_steps(most, context + 16)
+    steps.model.capture_graphs(most, context + 16)
     wait()
     assert steps.model._graphs is not None
     recorded = time.perf_counter()

@@ -33,7 +33,7 @@ def test_shared_tokens_have_equal_bytes_and_specials_equal_roles(
     assert (bridge.draft_real | ~bridge.shared).all()
     for draft_id in bridge.shared.nonzero().flatten().tolist():
         target_id = int(bridge.to_target[draft_id])
-        assert bridge.twin(draft_id) == target_id
+        assert bridge.mapped_id(draft_id) == target_id
         assert target.is_special(target_id) == draft.is_special(draft_id)
         if not draft.is_special(draft_id):
             assert target.token_bytes(target_id) == draft.token_bytes(draft_id)
@@ -44,16 +44,16 @@ def test_shared_tokens_have_equal_bytes_and_specials_equal_roles(
 def test_ends_are_mapped_by_role_not_by_spelling() -> None:
     bridge = Bridge(family("byte-level"), family("sentencepiece"))
     eos, end_of_turn, start = (1, 5, 4)
-    assert [bridge.twin(i) for i in (eos, end_of_turn, start)] == [0, 2, 1]
+    assert [bridge.mapped_id(i) for i in (eos, end_of_turn, start)] == [0, 2, 1]
     assert [bridge.to_draft(i) for i in (0, 2, 1)] == [eos, end_of_turn, start]
-    assert bridge.twin(2) is None  # <bos> is nobody's proposal
+    assert bridge.mapped_id(2) is None  # <bos> is nobody's proposal
 
 
 def test_a_target_without_end_of_turn_takes_it_as_end_of_text() -> None:
     bridge = Bridge(family("unigram"), family("byte-level"))
-    assert bridge.twin(0) == bridge.twin(2) == 1
+    assert bridge.mapped_id(0) == bridge.mapped_id(2) == 1
     assert bridge.to_draft(1) == 0
-    assert bridge.twin(1) is None
+    assert bridge.mapped_id(1) is None
 
 
 def test_special_never_matches_plain_text_with_the_same_spelling() -> None:
@@ -73,7 +73,7 @@ def test_tokenizers_that_differ_though_widths_are_equal() -> None:
     target, draft = family("byte-level"), vocabulary(files_of(plain))
     bridge = Bridge(target, draft)
     assert target.width == draft.width and not bridge.identity
-    assert bridge.twin(vocab["a"]) == vocab["b"]
+    assert bridge.mapped_id(vocab["a"]) == vocab["b"]
 
 
 def test_tokenizers_that_are_equal_though_widths_differ() -> None:

@@ -37,11 +37,11 @@ def expected(bridge: Bridge, target_ids: list[int]) -> list[bytes | int]:
     """Bytes and role-mapped specials (in draft ids) of the committed ids; BOS aside."""
     walk: list[bytes | int] = []
     for token_id in target_ids:
-        twin = bridge.to_draft(token_id)
+        mapped_id = bridge.to_draft(token_id)
         if token_id in bridge.target.roles[Role.BOS]:
             continue
-        if bridge.target.is_special(token_id) and twin is not None:
-            walk.append(twin)
+        if bridge.target.is_special(token_id) and mapped_id is not None:
+            walk.append(mapped_id)
         else:
             walk.append(bridge.target.token_bytes(token_id))
     return joined(walk)
@@ -189,18 +189,18 @@ def test_where_a_session_may_change_its_mode_either_reads_the_same_prompt() -> N
     """Else a round in the other mode would read all of it again, and the next one once more."""
     target, draft = family("sentencepiece"), family("byte-level")
     bridge = Bridge(target, draft)
-    pieces = [target.encode_bytes(piece) or [] for piece in (b" the f", b"ox ju", b"mps over")]
-    prompt = [token_id for piece in pieces for token_id in piece]
+    deltas = [target.encode_bytes(delta) or [] for delta in (b" the f", b"ox ju", b"mps over")]
+    prompt = [token_id for delta in deltas for token_id in delta]
     by_mode = contexts_by_mode(bridge, prompt, "auto", None)
     text, tokens = by_mode[BridgeMode.TEXT], by_mode[BridgeMode.INTERSECTION]
     read = tokens.ids() or []
     assert text.ids() == read
     for context in (text, tokens):
-        context.extend(pieces[0])
+        context.extend(deltas[0])
         after = context.ids() or []
         assert after[: len(read)] == read
-        assert draft.bytes_of(after) == target.bytes_of([*prompt, *pieces[0]])
-    assert (tokens.ids() or [])[-1] == bridge.to_draft(pieces[0][-1])
+        assert draft.bytes_of(after) == target.bytes_of([*prompt, *deltas[0]])
+    assert (tokens.ids() or [])[-1] == bridge.to_draft(deltas[0][-1])
 
 
 def test_a_session_that_keeps_its_mode_has_one_context() -> None:

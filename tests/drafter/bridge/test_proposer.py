@@ -76,7 +76,7 @@ def test_intersection_stops_before_the_first_token_without_a_twin() -> None:
     draft = family("byte-level")
     shared, lost = draft.id_of(b"a"), draft.id_of(b"\x00")
     assert shared is not None and lost is not None
-    assert by_intersection(bridge, [shared, lost, shared]) == [bridge.twin(shared)]
+    assert by_intersection(bridge, [shared, lost, shared]) == [bridge.mapped_id(shared)]
     assert by_intersection(bridge, [0]) == [1]  # the end crosses by role
 
 
@@ -98,7 +98,7 @@ def test_text_ends_at_a_special_token_and_keeps_it_by_role() -> None:
     text = draft.encode_bytes(b" fox") or []
     assert by_text(bridge, [], [*text, 5, *text]) == [*(target.encode_bytes(b" fox") or []), 2]
     assert by_text(bridge, [], [5]) == [2]
-    assert by_text(bridge, [], [*text, 2]) == target.encode_bytes(b" fox")  # <bos> has no twin
+    assert by_text(bridge, [], [*text, 2]) == target.encode_bytes(b" fox")  # <bos> has no mapped_id
 
 
 def test_the_tail_stops_at_a_special_token() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from common.engine.thread import EngineThread, Mailbox
 from drafter.bridge.bridge import Bridge
-from drafter.engine.batching_delay import GATHER, Arrivals
+from drafter.engine.batching_delay import BATCHING_DELAY, BatchingDelay
 from tests.support.fake_drafts import DrivenEngine
 from tests.support.fake_tokenizers import family
 
@@ -18,29 +18,29 @@ PASS_S = 1000.0  # so long that a clock's progress in a test doesn't matter
 
 
 def test_nobody_is_waited_for_while_nobody_is_expected() -> None:
-    arrivals = Arrivals()
-    assert arrivals.until(time.monotonic(), PASS_S) == 0.0
-    arrivals.expect("a")
-    arrivals.forget("a")
-    arrivals.forget("a")
-    assert arrivals.until(time.monotonic(), PASS_S) == 0.0
+    batching_delay = BatchingDelay()
+    assert batching_delay.until(time.monotonic(), PASS_S) == 0.0
+    batching_delay.expect("a")
+    batching_delay.forget("a")
+    batching_delay.forget("a")
+    assert batching_delay.until(time.monotonic(), PASS_S) == 0.0
 
 
 def test_the_wait_is_a_share_of_the_last_pass_from_where_it_began() -> None:
-    arrivals = Arrivals()
+    batching_delay = BatchingDelay()
     begun = time.monotonic()
-    arrivals.expect("a")
-    assert arrivals.until(begun, PASS_S) == begun + GATHER * PASS_S
-    arrivals.expect("b")  # a burst that goes on doesn't prolong it
-    assert arrivals.until(begun, PASS_S) == begun + GATHER * PASS_S
+    batching_delay.expect("a")
+    assert batching_delay.until(begun, PASS_S) == begun + BATCHING_DELAY * PASS_S
+    batching_delay.expect("b")  # a burst that goes on doesn't prolong it
+    assert batching_delay.until(begun, PASS_S) == begun + BATCHING_DELAY * PASS_S
 
 
 def test_who_does_not_come_is_waited_for_once() -> None:
-    arrivals = Arrivals()
-    arrivals.expect("slow reader")
+    batching_delay = BatchingDelay()
+    batching_delay.expect("slow reader")
     later = time.monotonic() + PASS_S
-    assert arrivals.until(later, PASS_S) < later + GATHER * PASS_S
-    assert arrivals.until(later + PASS_S, PASS_S) < later + PASS_S  # over before it began
+    assert batching_delay.until(later, PASS_S) < later + BATCHING_DELAY * PASS_S
+    assert batching_delay.until(later + PASS_S, PASS_S) < later + PASS_S  # over before it began
 
 
 async def test_asking_and_ending_both_end_the_expectation() -> None:
@@ -49,10 +49,10 @@ async def test_asking_and_ending_both_end_the_expectation() -> None:
     asking, ending = driven.open(), driven.open()
     for session in (asking, ending):
         driven.engine.expect(session)
-    assert driven.engine._arrivals.until(0.0, PASS_S) > 0.0
+    assert driven.engine._batching_delay.until(0.0, PASS_S) > 0.0
     task = await driven.ask(asking, (5, 6), 1)
     driven.close(ending)
-    assert driven.engine._arrivals.until(0.0, PASS_S) == 0.0
+    assert driven.engine._batching_delay.until(0.0, PASS_S) == 0.0
     driven.run()
     await task
     driven.close(asking)

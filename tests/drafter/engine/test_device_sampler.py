@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from common.device.runtime import Called
+from common.device.runtime import EagerRuntime
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
-from drafter.engine.device_sampler import DeviceChoices
-from drafter.engine.sampler import Choice, HostChoices, Question
-from drafter.engine.tokens import Draws
-from tests.statistics.sampled_drafts import BRIDGE, WIDTH, A, B, adjustments, logits
+from drafter.engine.device_sampler import DeviceSampler
+from drafter.engine.sampler import HostSampler, SampledToken, SamplerInput
+from drafter.engine.tokens import DraftSamplingParams
+from tests.statistics.sampled_drafts import BRIDGE, WIDTH, A, B, logits, processors
 
 pytestmark = pytest.mark.kernels
 
@@ -22,50 +22,56 @@ CPU = torch.device("cpu")
 REAL, SHARED, SPACED = BRIDGE.draft_real, BRIDGE.shared, BRIDGE.draft_spaced
 
 
-def draws(purpose: Purpose, spaced: bool = False, seed: int = 7, **params: Any) -> Draws:
+def sampling(
+    purpose: Purpose, spaced: bool = False, seed: int = 7, **params: Any
+) -> DraftSamplingParams:
     noise = BRIDGE.draft_ids if purpose is Purpose.PROPOSE else BRIDGE.noise_ids
     first = BRIDGE.noise_ids_after_space if spaced else noise
     slots = 64 if purpose is Purpose.PROPOSE else 1024
     given = SamplingParams(**{"temperature": 0.8, **params})
-    return Draws(given, purpose, seed, 40, slots, noise, first)
+    return DraftSamplingParams(given, purpose, seed, 40, slots, noise, first)
 
 
-def likeliest(allowed: torch.Tensor = REAL, **changes: Any) -> Question:
-    return replace(Question(1, A[1], (), allowed, None, None), **changes)
+def likeliest(allowed: torch.Tensor = REAL, **changes: Any) -> SamplerInput:
+    return replace(SamplerInput(1, A[1], (), allowed, None, None), **changes)
 
 
 QUESTIONS = [
     likeliest(),
     likeliest(SHARED, drafted=(B[1],)),
     likeliest(SPACED),
-    likeliest(SHARED, draws=draws(Purpose.PROPOSE)),
-    likeliest(SHARED, drafted=(5, 6), draws=draws(Purpose.PROPOSE, seed=(1 << 63) + 5, top_p=0.9)),
-    likeliest(SHARED, draws=draws(Purpose.PROPOSE, top_k=5, min_p=0.02)),
-    likeliest(SHARED, draws=draws(Purpose.COUPLED, top_k=40)),
-    likeliest(SHARED, drafted=(5,), draws=draws(Purpose.COUPLED, spaced=True, top_p=0.7)),
-    likeliest(REAL, adjustments=adjustments((A[0],), repetition_penalty=1.5)),
+    likeliest(SHARED, sampling=sampling(Purpose.PROPOSE)),
+    likeliest(
+        SHARED, drafted=(5, 6), sampling=sampling(Purpose.PROPOSE, seed=(1 << 63) + 5, top_p=0.9)
+    ),
+    likeliest(SHARED, sampling=sampling(Purpose.PROPOSE, top_k=5, min_p=0.02)),
+    likeliest(SHARED, sampling=sampling(Purpose.COUPLED, top_k=40)),
+    likeliest(SHARED, drafted=(5,), sampling=sampling(Purpose.COUPLED, spaced=True, top_p=0.7)),
+    likeliest(REAL, processors=processors((A[0],), repetition_penalty=1.5)),
     likeliest(
         SHARED,
         drafted=(A[1],),
-        draws=draws(Purpose.PROPOSE),
-        adjustments=adjustments((A[0], B[0]), presence_penalty=1.5, logit_bias=((B[0], 4.0),)),
+        sampling=sampling(Purpose.PROPOSE),
+        processors=processors((A[0], B[0]), presence_penalty=1.5, logit_bias=((B[0], 4.0),)),
     ),
 ]
 
 
-def made(q_entries: int = 64, sessions: int = 16) -> DeviceChoices:
-    return DeviceChoices(BRIDGE, CPU, Called(), torch.float32, sessions, q_entries)
+def made(q_entries: int = 64, sessions: int = 16) -> DeviceSampler:
+    return DeviceSampler(BRIDGE, CPU, EagerRuntime(), torch.float32, sessions, q_entries)
 
 
-def assert_same(got: list[Choice], expected: list[Choice]) -> None:
+def assert_same(got: list[SampledToken], expected: list[SampledToken]) -> None:
     assert [(each.token, each.replaced) for each in got] == [
         (each.token, each.replaced) for each in expected
     ]
     for one, other in zip(got, expected, strict=True):
-        assert (one.law is None) is (other.law is None)
-        if one.law is not None and other.law is not None:
-            mine = dict(zip(one.law.ids, one.law.probabilities, strict=True))
-            theirs = dict(zip(other.law.ids, other.law.probabilities, strict=True))
+        assert (one.distribution is None) is (other.distribution is None)
+        if one.distribution is not None and other.distribution is not None:
+            mine = dict(zip(one.distribution.ids, one.distribution.probabilities, strict=True))
+            theirs = dict(
+                zip(other.distribution.ids, other.distribution.probabilities, strict=True)
+            )
             assert mine == pytest.approx(theirs, rel=1e-5)
 
 
@@ -74,18 +80,18 @@ def test_all_kinds_of_sessions_in_one_step_choose_as_on_the_cpu(seed: int) -> No
     scores = logits(seed, len(QUESTIONS))
     before = scores.clone()
     got = made().choose(scores, QUESTIONS)
-    assert_same(got, HostChoices(BRIDGE).choose(scores, QUESTIONS))
+    assert_same(got, HostSampler(BRIDGE).choose(scores, QUESTIONS))
     assert torch.equal(scores, before)
 
 
-def test_ids_without_a_twin_are_drawn_with_noise_of_their_own() -> None:
-    """Other noise than the CPU's, which nobody shares; those with a twin have the target's."""
+def test_ids_without_a_twin_are_sampled_with_noise_of_their_own() -> None:
+    """Other noise than the CPU's, which nobody shares; those with a mapped_id have the target's."""
     alone = (~SHARED & SPACED).nonzero().squeeze(1)
     assert len(alone) > 4
     scores = torch.full((8, WIDTH), -50.0)
     scores[:, alone] = 0.0
     asked = [
-        likeliest(mask, draws=draws(Purpose.COUPLED, mask is SPACED, seed, top_k=20))
+        likeliest(mask, sampling=sampling(Purpose.COUPLED, mask is SPACED, seed, top_k=20))
         for seed in range(4)
         for mask in (REAL, SPACED)
     ]
@@ -94,7 +100,7 @@ def test_ids_without_a_twin_are_drawn_with_noise_of_their_own() -> None:
 
 
 def test_committed_text_is_healed_as_on_the_cpu() -> None:
-    """One token with longer ones that are likelier, one without, and one whose next is drawn."""
+    """One token with longer ones that are likelier, one without, and one whose next is sampled."""
     space = BRIDGE.draft.id_of(b" ")
     assert space is not None
     longer = BRIDGE.draft_extensions(space)
@@ -103,7 +109,7 @@ def test_committed_text_is_healed_as_on_the_cpu() -> None:
         likeliest(rows=2, last=space),
         likeliest(),
         likeliest(rows=2, last=space),
-        likeliest(rows=2, last=space, draws=draws(Purpose.COUPLED)),
+        likeliest(rows=2, last=space, sampling=sampling(Purpose.COUPLED)),
         likeliest(rows=2, last=min(BRIDGE.draft.special_ids)),  # no plain text: nothing is longer
     ]
     scores = logits(3, 9)
@@ -111,22 +117,22 @@ def test_committed_text_is_healed_as_on_the_cpu() -> None:
     scores[3, space] = 40.0
     scores[5, [space, int(longer[0])]] = torch.tensor([19.0, 19.5])
     got = made().choose(scores, asked)
-    assert_same(got, HostChoices(BRIDGE).choose(scores, asked))
+    assert_same(got, HostSampler(BRIDGE).choose(scores, asked))
     assert [each.replaced for each in got] == [True, False, False, True, False]
 
 
-def test_a_law_is_cut_to_a_power_of_two() -> None:
-    asked = [likeliest(SHARED, draws=draws(Purpose.PROPOSE))]
+def test_a_distribution_is_cut_to_a_power_of_two() -> None:
+    asked = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
     (choice,) = made(q_entries=7).choose(logits(4), asked)
-    assert choice.law is not None and len(choice.law.ids) == 4
-    assert sum(choice.law.probabilities) == pytest.approx(1)
-    assert choice.token in choice.law.ids
+    assert choice.distribution is not None and len(choice.distribution.ids) == 4
+    assert sum(choice.distribution.probabilities) == pytest.approx(1)
+    assert choice.token in choice.distribution.ids
 
 
 def test_where_nothing_may_come_there_is_no_choice() -> None:
     scores = torch.full((1, WIDTH), float("-inf"))
-    asked = [likeliest(SHARED, draws=draws(Purpose.PROPOSE))]
-    assert made().choose(scores, asked) == [Choice(None)]
+    asked = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
+    assert made().choose(scores, asked) == [SampledToken(None)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -138,10 +144,10 @@ def test_logits_that_are_no_numbers_choose_nothing_and_disturb_nobody(value: flo
         wanted, broken = list(expected), scores.clone()
         for place in range(half, len(QUESTIONS), 2):
             broken[place, QUESTIONS[place].allowed.nonzero()[-1]] = value
-            wanted[place] = Choice(None)
+            wanted[place] = SampledToken(None)
         assert device.choose(broken, QUESTIONS) == wanted
     broken = torch.full_like(scores, value)
-    assert device.choose(broken, QUESTIONS) == [Choice(None)] * len(QUESTIONS)
+    assert device.choose(broken, QUESTIONS) == [SampledToken(None)] * len(QUESTIONS)
 
 
 def test_a_step_that_finishes_nobody_launches_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The law that is sent is the law that was sampled, and float32 carries it whole."""
+"""The distribution that is sent is the distribution that was sampled, and float32 carries it whole."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.sampling.distribution import draw, probabilities
+from common.sampling.distribution import probabilities, sample
 from common.sampling.rng import Purpose, exponential
-from drafter.engine.distribution import SparseLaw, draft_law, likeliest, propose
+from drafter.engine.distribution import SparseDistribution, draft_distribution, likeliest, propose
 from tests.statistics.joint_distributions import tail_probability
 
 VOCAB = 40
 OFF = (1.0, 1 << 20, 1.0, 0.0)  # temperature, top_k, top_p, min_p that leave their steps out
 
 
-def law_of(
+def distribution_of(
     logits: Tensor, filters: tuple[float, int, float, float] = OFF, slots: int = 64, allowed=None
-) -> SparseLaw:
+) -> SparseDistribution:
     """Every row under the same filters."""
     rows = len(logits)
     temperature, top_k, top_p, min_p = filters
-    return draft_law(
+    return draft_distribution(
         logits,
         allowed,
         torch.full((rows,), temperature),
@@ -69,17 +69,17 @@ values = st.integers(-4, 4).map(lambda n: n / 2) | st.floats(-6, 6, width=32)
     min_p=st.sampled_from([0.0, 0.05, 0.4, 1.0]),
     slots=st.integers(1, 30),
 )
-def test_it_is_the_masked_filtered_law_cut_to_the_likeliest_and_of_equals_the_lowest_ids(
+def test_it_is_the_masked_filtered_distribution_cut_to_the_likeliest_and_of_equals_the_lowest_ids(
     logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float, slots: int
 ) -> None:
     filters = (temperature, top_k, top_p, min_p)
     expected = by_definition(logits, filters, slots)
     expected = {i: p for i, p in expected.items() if p > 0}
-    law = law_of(torch.tensor([logits], dtype=torch.float32), filters, slots)
-    used = law.probs[0] > 0
-    assert law.ids[0, used].tolist() == list(expected), "likeliest first, then by id"
-    assert law.probs[0, used].tolist() == pytest.approx(list(expected.values()), rel=2e-5)
-    assert not bool(law.probs[0, ~used].any())
+    distribution = distribution_of(torch.tensor([logits], dtype=torch.float32), filters, slots)
+    used = distribution.probs[0] > 0
+    assert distribution.ids[0, used].tolist() == list(expected), "likeliest first, then by id"
+    assert distribution.probs[0, used].tolist() == pytest.approx(list(expected.values()), rel=2e-5)
+    assert not bool(distribution.probs[0, ~used].any())
 
 
 @pytest.mark.parametrize("slots", [1, 3, 64, 700])
@@ -93,7 +93,7 @@ def test_it_is_the_masked_filtered_law_cut_to_the_likeliest_and_of_equals_the_lo
         (1e-6, 1, 0.0, 1.0),
     ],
 )
-def test_it_is_the_targets_own_law_of_these_logits_cut(slots: int, filters) -> None:
+def test_it_is_the_targets_own_distribution_of_these_logits_cut(slots: int, filters) -> None:
     logits = torch.randn(5, 700, generator=torch.Generator().manual_seed(slots)) * 3
     temperature, top_k, top_p, min_p = filters
     whole = probabilities(
@@ -103,18 +103,18 @@ def test_it_is_the_targets_own_law_of_these_logits_cut(slots: int, filters) -> N
         torch.full((5,), top_p),
         torch.full((5,), min_p),
     )
-    law = law_of(logits, filters, slots)
+    distribution = distribution_of(logits, filters, slots)
     largest = whole.sort(dim=-1, descending=True).values[:, :slots]
     torch.testing.assert_close(
-        law.probs, largest / largest.sum(-1, keepdim=True), rtol=1e-5, atol=0
+        distribution.probs, largest / largest.sum(-1, keepdim=True), rtol=1e-5, atol=0
     )
-    assert bool((whole.gather(1, law.ids) > 0).eq(law.probs > 0).all())
+    assert bool((whole.gather(1, distribution.ids) > 0).eq(distribution.probs > 0).all())
 
 
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 3, 64]), spread=st.floats(0.01, 20))
 def test_what_is_sent_sums_to_one_in_float32(seed: int, slots: int, spread: float) -> None:
     logits = torch.randn(5, 700, generator=torch.Generator().manual_seed(seed)) * spread
-    sent = law_of(logits, slots=slots)
+    sent = distribution_of(logits, slots=slots)
     assert sent.probs.dtype == torch.float32 and sent.probs.shape == (5, slots)
     error = (sent.probs.double().sum(dim=-1) - 1).abs().max()
     assert error <= 2.0**-25
@@ -138,15 +138,15 @@ def test_of_equal_values_the_lowest_ids_are_the_likeliest(
     assert torch.equal(ids, expected.indices[:, :count])
 
 
-def test_a_rows_law_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_rows_distribution_does_not_depend_on_the_rows_beside_it() -> None:
     """Bit for bit, though filters of others make everyone look further."""
     logits = (torch.randn(4, 900, generator=torch.Generator().manual_seed(2)) * 8).round() / 4
     asked = [(1.0, 900, 1.0, 0.0), (0.5, 300, 0.9, 0.01), (2.0, 900, 0.8, 0.0), (1.0, 5, 1.0, 0.2)]
     temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*asked, strict=True))
-    together = draft_law(logits, None, temperature, top_k, top_p, min_p, slots=16)
+    together = draft_distribution(logits, None, temperature, top_k, top_p, min_p, slots=16)
     for row in range(4):
         one = slice(row, row + 1)
-        alone = draft_law(
+        alone = draft_distribution(
             logits[one], None, temperature[one], top_k[one], top_p[one], min_p[one], slots=16
         )
         assert torch.equal(alone.ids[0], together.ids[row])
@@ -158,7 +158,9 @@ def test_only_allowed_ids_are_drafted() -> None:
     before = logits.clone()
     allowed = torch.zeros(2, 50, dtype=torch.bool)
     allowed[0, 10:20] = allowed[1, 30:33] = True
-    sent = law_of(logits, slots=8, allowed=allowed)  # more slots than the second row has ids
+    sent = distribution_of(
+        logits, slots=8, allowed=allowed
+    )  # more slots than the second row has ids
     assert bool(allowed.gather(1, sent.ids)[sent.probs > 0].all())
     assert (sent.probs > 0).sum(dim=-1).tolist() == [8, 3]
     seed, position = torch.arange(2), torch.tensor([5, 5])
@@ -170,60 +172,66 @@ def test_only_allowed_ids_are_drafted() -> None:
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.5])
-def test_a_row_that_allows_nothing_or_knows_nothing_has_no_law(top_p: float) -> None:
+def test_a_row_that_allows_nothing_or_knows_nothing_has_no_distribution(top_p: float) -> None:
     logits = torch.zeros(3, 9)
     logits[1, 4] = math.nan
     allowed = torch.ones(3, 9, dtype=torch.bool)
     allowed[0] = False
-    law = law_of(logits, (1.0, 5, top_p, 0.0), slots=4, allowed=allowed)
-    assert (law.probs > 0).sum(dim=-1).tolist() == [0, 0, 4]
+    distribution = distribution_of(logits, (1.0, 5, top_p, 0.0), slots=4, allowed=allowed)
+    assert (distribution.probs > 0).sum(dim=-1).tolist() == [0, 0, 4]
 
 
-def test_drafts_follow_the_law_that_is_sent() -> None:
+def test_drafts_follow_the_distribution_that_is_sent() -> None:
     n = 200_000
-    sent = law_of(torch.tensor([[0.4, 0.05, 0.3, 0.0, 0.25]]).log(), slots=3)
-    wide = SparseLaw(sent.ids.expand(n, -1), sent.probs.expand(n, -1))
-    twins = torch.tensor([70_000, 3, 12, 9, 262_143])
-    drafted = propose(wide, twins, torch.arange(n), torch.full((n,), 8))
+    sent = distribution_of(torch.tensor([[0.4, 0.05, 0.3, 0.0, 0.25]]).log(), slots=3)
+    wide = SparseDistribution(sent.ids.expand(n, -1), sent.probs.expand(n, -1))
+    mapped_ids = torch.tensor([70_000, 3, 12, 9, 262_143])
+    drafted = propose(wide, mapped_ids, torch.arange(n), torch.full((n,), 8))
     exact = torch.zeros(5, dtype=torch.float64)
     exact[sent.ids[0]] = sent.probs[0].double()
     assert tail_probability(drafted, exact / exact.sum()) > 1e-4
 
 
-def test_a_coupled_draft_is_the_targets_own_draw_where_their_laws_agree() -> None:
+def test_a_coupled_draft_is_the_targets_own_sample_where_their_distributions_agree() -> None:
     """Through any permutation of ids: noise belongs to the target's id."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(300, VOCAB, generator=generator)
     to_target = torch.randperm(VOCAB, generator=generator)
     seed, position = torch.arange(300), torch.arange(300) * 3
-    drawn = draw(logits.softmax(dim=-1), seed, position, Purpose.COUPLED)
-    law = law_of(logits[:, to_target], slots=VOCAB)
-    drafted = propose(law, to_target, seed, position, Purpose.COUPLED)
-    assert torch.equal(to_target[drafted], drawn)
-    other = propose(law, to_target, seed, position)
-    assert int((to_target[other] == drawn).sum()) < 100, "the drafter's own draws are independent"
+    sampled = sample(logits.softmax(dim=-1), seed, position, Purpose.COUPLED)
+    distribution = distribution_of(logits[:, to_target], slots=VOCAB)
+    drafted = propose(distribution, to_target, seed, position, Purpose.COUPLED)
+    assert torch.equal(to_target[drafted], sampled)
+    other = propose(distribution, to_target, seed, position)
+    assert int((to_target[other] == sampled).sum()) < 100, (
+        "the drafter's own sampling are independent"
+    )
 
 
-def test_ties_in_a_draw_go_to_the_lowest_noise_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_in_a_sample_go_to_the_lowest_noise_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.sampling.distribution.exponential", lambda *_: torch.ones(2, 3))
-    law = SparseLaw(torch.tensor([[4, 2, 7], [4, 2, 7]]), torch.tensor([[0.4, 0.4, 0.2]] * 2))
+    distribution = SparseDistribution(
+        torch.tensor([[4, 2, 7], [4, 2, 7]]), torch.tensor([[0.4, 0.4, 0.2]] * 2)
+    )
     noise_ids = torch.tensor([[9, 8, 7], [5, 6, 7]])
     none = torch.zeros(2, dtype=torch.int64)
-    assert propose(law, noise_ids, none, none).tolist() == [2, 4]
+    assert propose(distribution, noise_ids, none, none).tolist() == [2, 4]
 
 
-def test_a_draw_is_the_least_exponential_over_probability() -> None:
-    law = law_of(torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(6)), slots=9)
+def test_a_sample_is_the_least_exponential_over_probability() -> None:
+    distribution = distribution_of(
+        torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(6)), slots=9
+    )
     noise_ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(7)) + 5000
     seed, position = torch.arange(6) - 3, torch.arange(6) * 7
-    noise = exponential(seed, position, noise_ids[law.ids], Purpose.PROPOSE)
-    best = (noise / law.probs).argmin(dim=-1)
-    expected = law.ids.gather(1, best[:, None]).squeeze(1)
-    assert torch.equal(propose(law, noise_ids, seed, position), expected)
+    noise = exponential(seed, position, noise_ids[distribution.ids], Purpose.PROPOSE)
+    best = (noise / distribution.probs).argmin(dim=-1)
+    expected = distribution.ids.gather(1, best[:, None]).squeeze(1)
+    assert torch.equal(propose(distribution, noise_ids, seed, position), expected)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_no_rows_are_no_draws(rows: int) -> None:
-    law = law_of(torch.zeros(rows, 4), slots=3)
+def test_no_rows_are_no_samples(rows: int) -> None:
+    distribution = distribution_of(torch.zeros(rows, 4), slots=3)
     none = torch.zeros(rows, dtype=torch.int64)
-    assert len(propose(law, torch.arange(4), none, none)) == rows
+    assert len(propose(distribution, torch.arange(4), none, none)) == rows

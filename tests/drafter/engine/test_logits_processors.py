@@ -1,4 +1,4 @@
-"""Bias, penalties and bans of a request, on draft logits: through the twins."""
+"""Bias, penalties and bans of a request, on draft logits: through the mapped_ids."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from tests.statistics.sampled_drafts import BRIDGE, WIDTH, A, B, C, adjustments
+from tests.statistics.sampled_drafts import BRIDGE, WIDTH, A, B, C, processors
 
 
 def test_draft_logits_change_as_their_twins_do() -> None:
-    made = adjustments(
+    made = processors(
         prompt=(A[0],),
         logit_bias=((B[0], 3.0),),
         repetition_penalty=2.0,
@@ -29,7 +29,7 @@ def test_draft_logits_change_as_their_twins_do() -> None:
 
 
 def test_ends_cannot_be_drafted_before_min_new_tokens() -> None:
-    made = adjustments(ends=(A[0],), min_new_tokens=3)
+    made = processors(ends=(A[0],), min_new_tokens=3)
     made.commit([C[0]])
     row = torch.ones(WIDTH)
     assert math.isinf(made.applied(row, [B[1]])[A[1]])
@@ -40,5 +40,5 @@ def test_tokens_that_share_a_twin_are_adjusted_together() -> None:
     fallback = next(
         id_ for id_ in BRIDGE.draft.byte_fallback_ids if BRIDGE.draft.token_bytes(id_) == b"a"
     )
-    after = adjustments(presence_penalty=1.0).applied(torch.zeros(WIDTH), [fallback])
+    after = processors(presence_penalty=1.0).applied(torch.zeros(WIDTH), [fallback])
     assert float(after[A[1]]) == float(after[fallback]) == -1.0

@@ -15,9 +15,9 @@ from client.client import Request
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
 from drafter.bridge.bridge import Bridge
-from drafter.engine.logits_processors import DraftAdjustments
-from drafter.engine.session import Draft, DraftFailed, Wish
-from drafter.engine.tokens import Draws
+from drafter.engine.logits_processors import DraftLogitsProcessors
+from drafter.engine.session import Draft, DraftFailed, DraftRequest
+from drafter.engine.tokens import DraftSamplingParams
 from tests.support.fake_drafts import DrivenEngine
 from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_tokenizers import family
@@ -41,8 +41,8 @@ def written(count: int, after: int) -> list[int]:
     return [IDS[(place + 2 * step) % len(IDS)] for step in range(1, count + 1)]
 
 
-def outcomes(driven: DrivenEngine) -> dict[str, int]:
-    counted = {name: driven.engine._outcomes[name,] for name in ("hit", "part", "miss")}
+def outputs(driven: DrivenEngine) -> dict[str, int]:
+    counted = {name: driven.engine._outputs[name,] for name in ("hit", "part", "miss")}
     return {name: int(each._value.get()) for name, each in counted.items() if each._value.get()}
 
 
@@ -58,7 +58,7 @@ async def test_a_confirmed_draft_leaves_without_a_step() -> None:
     task = await driven.ask(session, (*START, *first.ids, guess), 3)
     again = await task  # no step was taken
     assert again.ids == written(3, guess) and again.forward_s == 0.0
-    assert outcomes(driven) == {"hit": 1}
+    assert outputs(driven) == {"hit": 1}
     # It is as far ahead again after four steps more, each of which read one token.
     assert driven.run() == 4
     assert all(len(tokens) == 1 for chunks in driven.model.read[1:] for tokens in chunks)
@@ -75,7 +75,7 @@ async def test_a_draft_that_is_begun_is_finished(begun: int) -> None:
     task = await driven.ask(session, (*START, *(await task).ids, guess), 3)
     for _ in range(3 - begun):
         driven.engine.step()
-    assert (await task).ids == written(3, guess) and outcomes(driven) == {"part": 1}
+    assert (await task).ids == written(3, guess) and outputs(driven) == {"part": 1}
     assert all(len(tokens) == 1 for chunks in driven.model.read[1:] for tokens in chunks)
 
 
@@ -99,11 +99,13 @@ async def test_a_draft_that_is_ready_leaves_before_the_next_pass(
         return forward(chunks)
 
     monkeypatch.setattr(driven.model, "forward", passing)
-    asking = asyncio.create_task(driven.engine.draft(ready, (*START, *drafted, guess), Wish(1)))
+    asking = asyncio.create_task(
+        driven.engine.draft(ready, (*START, *drafted, guess), DraftRequest(1))
+    )
     driven.engine.expect(ready)
     driven.engine._pass_s = 60.0
     stopped = iter([time.monotonic() + 60.0, 0.0])
-    monkeypatch.setattr(driven.engine._arrivals, "until", lambda *_: next(stopped))
+    monkeypatch.setattr(driven.engine._batching_delay, "until", lambda *_: next(stopped))
     await asyncio.sleep(0)
     driven.engine._thread._step_and_send()
     for task in (asking, slow):
@@ -116,8 +118,10 @@ async def test_drafts_with_a_seed_of_their_own_are_not_made_ahead() -> None:
     session = driven.open()
     ids = BRIDGE.draft_ids
     params = SamplingParams(temperature=1.0, seed=5)
-    draws = Draws(params, Purpose.PROPOSE, 5, len(START), 64, ids, ids, ahead=False)
-    task = await driven.ask(session, START, 3, allowed=ALLOWED, draws=draws)
+    sampling = DraftSamplingParams(
+        params, Purpose.PROPOSE, 5, len(START), 64, ids, ids, ahead=False
+    )
+    task = await driven.ask(session, START, 3, allowed=ALLOWED, sampling=sampling)
     assert driven.run() == 3 and len((await task).ids) == 3
 
 
@@ -130,7 +134,7 @@ async def test_what_the_target_did_not_write_is_rolled_back() -> None:
     other = IDS[(IDS.index(START[-1]) + 1) % len(IDS)]
     task = await driven.ask(session, (*START, other), 3)
     driven.run()
-    assert (await task).ids == written(3, other) and outcomes(driven) == {"miss": 1}
+    assert (await task).ids == written(3, other) and outputs(driven) == {"miss": 1}
 
 
 async def test_without_it_no_step_is_taken_that_nobody_asked_for() -> None:
@@ -138,7 +142,7 @@ async def test_without_it_no_step_is_taken_that_nobody_asked_for() -> None:
     session = driven.open()
     task = await driven.ask(session, START, 3)
     assert driven.run() == 3 and (await task).ids == written(3, START[-1])
-    assert not outcomes(driven)
+    assert not outputs(driven)
 
 
 async def test_nobody_is_preempted_for_drafts_ahead() -> None:
@@ -200,8 +204,8 @@ async def test_penalties_change_under_drafts_so_that_none_is_made_ahead() -> Non
     driven = DrivenEngine(BRIDGE, following, run_ahead=True)
     session = driven.open()
     params = SamplingParams(temperature=0.0, presence_penalty=1.0)
-    how = DraftAdjustments(BRIDGE, params, (), ())
-    task = await driven.ask(session, START, 3, adjustments=how)
+    how = DraftLogitsProcessors(BRIDGE, params, (), ())
+    task = await driven.ask(session, START, 3, processors=how)
     assert driven.run() == 3
     await task
 
@@ -219,14 +223,16 @@ async def drafting_side_by_side(data: st.DataObject) -> None:
     context = list(START)
     for _ in range(data.draw(st.integers(1, 5), "rounds")):
         steps = data.draw(st.integers(1, 3), "steps")
-        draws = None
+        sampling = None
         if seeded:
             params = SamplingParams(temperature=1.0, seed=5)
             noise = BRIDGE.noise_ids
-            draws = Draws(params, Purpose.COUPLED, 5, len(context), 1024, noise, noise)
+            sampling = DraftSamplingParams(
+                params, Purpose.COUPLED, 5, len(context), 1024, noise, noise
+            )
         drafts: list[Draft] = []
         for driven, session in zip(engines, sessions, strict=True):
-            task = await driven.ask(session, context, steps, allowed=ALLOWED, draws=draws)
+            task = await driven.ask(session, context, steps, allowed=ALLOWED, sampling=sampling)
             while session in driven.engine._waiting:
                 driven.engine.step()
             drafts.append(await task)
@@ -253,7 +259,7 @@ async def test_output_is_the_same_with_and_without(pair: str, seed: int | None) 
         async with serving_pair(pair, run_ahead=run_ahead, lookup=False) as running:
             request = Request(max_new_tokens=48, prompt=PROMPTS[0], sampling=sampling)
             texts.append((await running.client.generate(request)).token_ids)
-            counted = running.drafter.pair.engine._outcomes
+            counted = running.drafter.pair.engine._outputs
             hits = sum(counted[name,]._value.get() for name in ("hit", "part"))
             assert not hits or run_ahead == "on"
     assert texts[0] == texts[1]

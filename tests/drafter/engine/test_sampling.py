@@ -1,4 +1,4 @@
-"""What draft tokens are drawn from: the request's own law on the masked draft, and what is told."""
+"""What draft tokens are sampled from: the request's own distribution on the masked draft, and what is told."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 from common.sampling.distribution import probabilities
 from common.sampling.rng import Purpose, exponential, seed_word
-from common.types import Proposal, SparseRow
+from common.types import Proposal, SparseDistribution
 from common.wire.verify import proposal_to_pb
 from drafter.bridge.bridge import NO_TARGET_ID
-from drafter.engine.sampling import certain, in_target_ids
-from drafter.engine.tokens import Law, choose_drawn
+from drafter.engine.sampling import in_target_ids, one_hot
+from drafter.engine.tokens import Law, sample_rows
 from tests.statistics.sampled_drafts import (
     BRIDGE,
     COUPLED,
     INTERSECTION,
-    NO_Q,
     REJECTION,
+    TARGET_ONLY,
     TEXT,
     WIDTH,
     A,
     B,
     C,
-    adjustments,
-    draws_of,
     logits,
+    processors,
+    samples_of,
     sampling,
 )
 from tests.support.fake_drafts import DrivenEngine
@@ -44,12 +44,12 @@ PARAMS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("params", PARAMS)
-def test_a_law_is_the_requests_own_on_the_shared_tokens_cut_and_renormalised(
+def test_a_distribution_is_the_requests_own_on_the_shared_tokens_cut_and_renormalised(
     params: dict[str, Any],
 ) -> None:
     row = logits(3)
-    drawn = choose_drawn(row, [BRIDGE.shared], [draws_of(sampling(REJECTION, **params))], [0])[0]
-    assert drawn is not None and drawn.law is not None
+    sampled = sample_rows(row, [BRIDGE.shared], [samples_of(sampling(REJECTION, **params))], [0])[0]
+    assert sampled is not None and sampled.distribution is not None
     masked = row.masked_fill(~BRIDGE.shared, -math.inf)
     own = probabilities(
         masked,
@@ -58,31 +58,33 @@ def test_a_law_is_the_requests_own_on_the_shared_tokens_cut_and_renormalised(
         torch.tensor([params.get("top_p", 1.0)]),
         torch.tensor([params.get("min_p", 0.0)]),
     )[0].double()
-    kept = own.argsort(descending=True)[: len(drawn.law.ids)]
-    assert set(kept.tolist()) == set(drawn.law.ids)
+    kept = own.argsort(descending=True)[: len(sampled.distribution.ids)]
+    assert set(kept.tolist()) == set(sampled.distribution.ids)
     assert len(kept) == min(64, int((own > 0).sum()))
     expected = own / own[kept].sum()
-    for draft_id, probability in zip(drawn.law.ids, drawn.law.probabilities, strict=True):
+    for draft_id, probability in zip(
+        sampled.distribution.ids, sampled.distribution.probabilities, strict=True
+    ):
         assert probability == pytest.approx(float(expected[draft_id]), rel=1e-5)
-    assert drawn.token in drawn.law.ids
+    assert sampled.token in sampled.distribution.ids
 
 
-def test_every_row_of_a_batch_is_drawn_as_alone() -> None:
+def test_every_row_of_a_batch_is_sampled_as_alone() -> None:
     made = [
         sampling(REJECTION, seed=3),
         sampling(COUPLED, seed=3, top_p=0.9),
         sampling(REJECTION, seed=4, temperature=0.5),
         sampling(COUPLED, seed=2**63, top_k=4),
     ]
-    draws = [draws_of(each) for each in made]
+    specs = [samples_of(each) for each in made]
     scores = logits(5, 4)
     masks = [BRIDGE.shared, BRIDGE.draft_real, BRIDGE.shared, BRIDGE.shared]
     steps = [0, 3, 1, 2]
-    together = choose_drawn(scores, masks, draws, steps)
+    together = sample_rows(scores, masks, specs, steps)
     for row in range(4):
-        alone = choose_drawn(scores[[row]], [masks[row]], [draws[row]], [steps[row]])
+        alone = sample_rows(scores[[row]], [masks[row]], [specs[row]], [steps[row]])
         assert alone == [together[row]]
-    assert [found is not None and found.law is not None for found in together] == [
+    assert [found is not None and found.distribution is not None for found in together] == [
         True,
         False,
         True,
@@ -90,41 +92,41 @@ def test_every_row_of_a_batch_is_drawn_as_alone() -> None:
     ]
 
 
-def test_what_is_drawn_follows_the_law_that_is_told() -> None:
-    """Over 20,000 drafts; ids that share a twin are drawn apart, and add up."""
+def test_what_is_sampled_follows_the_distribution_that_is_told() -> None:
+    """Over 20,000 drafts; ids that share a mapped_id are sampled apart, and add up."""
     row = torch.full((WIDTH,), -50.0)
     byte, letter = BRIDGE.draft.byte_fallback_ids, BRIDGE.draft.id_of(b"a")
     fallback = next(id_ for id_ in byte if BRIDGE.draft.token_bytes(id_) == b"a")
-    assert letter is not None and BRIDGE.twin(letter) == BRIDGE.twin(fallback)
+    assert letter is not None and BRIDGE.mapped_id(letter) == BRIDGE.mapped_id(fallback)
     others = [id_ for data in (b"b", b"c", b"d") if (id_ := BRIDGE.draft.id_of(data)) is not None]
     ids = [letter, fallback, *others]
     row[ids] = torch.tensor([0.3, 0.2, 0.25, 0.15, 0.1]).log()
     session = sampling(REJECTION, q=4)  # the least likely one is cut off
     count = 20_000
-    draws = [draws_of(session) for _ in range(count)]
-    found = choose_drawn(row.expand(count, -1), [BRIDGE.shared] * count, draws, [0] * count)
-    assert found[0] is not None and found[0].law is not None
-    told = in_target_ids(BRIDGE, found[0].law)
-    assert len(found[0].law.ids) == 4 and len(told.ids) == 3
-    twins = [BRIDGE.twin(each.token) for each in found if each is not None]
-    counts = [twins.count(id_) for id_ in told.ids]
+    specs = [samples_of(session) for _ in range(count)]
+    found = sample_rows(row.expand(count, -1), [BRIDGE.shared] * count, specs, [0] * count)
+    assert found[0] is not None and found[0].distribution is not None
+    told = in_target_ids(BRIDGE, found[0].distribution)
+    assert len(found[0].distribution.ids) == 4 and len(told.ids) == 3
+    mapped_ids = [BRIDGE.mapped_id(each.token) for each in found if each is not None]
+    counts = [mapped_ids.count(id_) for id_ in told.ids]
     assert sum(counts) == count
     for got, p in zip(counts, told.probabilities, strict=True):
         assert abs(got - count * p) < 4.5 * (count * p * (1 - p)) ** 0.5
-    assert dict(zip(told.ids, told.probabilities, strict=True))[twins[0]] > 0  # type: ignore[index]
+    assert dict(zip(told.ids, told.probabilities, strict=True))[mapped_ids[0]] > 0  # type: ignore[index]
 
 
-def test_a_coupled_draft_is_the_draw_of_the_seed_at_its_place_in_the_targets_ids() -> None:
+def test_a_coupled_draft_is_the_sample_of_the_seed_at_its_place_in_the_targets_ids() -> None:
     session = sampling(COUPLED, seed=11)
     session.commit([7, 8, 9])
-    draws, row = draws_of(session), logits(8)
+    specs, row = samples_of(session), logits(8)
     for step in (0, 2):
-        (found,) = choose_drawn(row, [BRIDGE.shared], [draws], [step])
-        law = row.masked_fill(~BRIDGE.shared, -math.inf).softmax(-1)[0]
+        (found,) = sample_rows(row, [BRIDGE.shared], [specs], [step])
+        distribution = row.masked_fill(~BRIDGE.shared, -math.inf).softmax(-1)[0]
         seed, position = torch.tensor([seed_word(11)]), torch.tensor([2 + 3 + step])
         shared = BRIDGE.shared.nonzero().squeeze(1)
         noise = exponential(seed, position, BRIDGE.to_target[shared], Purpose.COUPLED)[0]
-        best = shared[(noise / law[shared]).argmin()]
+        best = shared[(noise / distribution[shared]).argmin()]
         assert found is not None and found.token == int(best)
 
 
@@ -141,57 +143,60 @@ def test_behind_a_held_space_a_word_has_the_noise_of_the_word_without_it() -> No
     for word, rest in zip(words, rests, strict=True):
         expected = word + NO_TARGET_ID if rest is None else rest
         assert int(BRIDGE.noise_ids_after_space[word]) == expected
-    held = sampling(COUPLED, seed=1).draws(TEXT, held=True)
+    held = sampling(COUPLED, seed=1).sampling(TEXT, held=True)
     assert held is not None
     assert held.first_noise_ids is BRIDGE.noise_ids_after_space
     assert held.noise_ids is BRIDGE.noise_ids
 
 
 def test_a_session_that_may_choose_nothing_drafts_nothing() -> None:
-    draws = draws_of(sampling(REJECTION, seed=1))
+    specs = samples_of(sampling(REJECTION, seed=1))
     nothing = torch.zeros_like(BRIDGE.shared)
     scores = torch.cat([logits(1), torch.full((1, WIDTH), math.nan)])
-    found = choose_drawn(scores, [nothing, BRIDGE.shared], [draws, draws], [0, 0])
+    found = sample_rows(scores, [nothing, BRIDGE.shared], [specs, specs], [0, 0])
     assert found == [None, None]
 
 
-def test_without_a_law_to_tell_the_likeliest_is_drafted() -> None:
+def test_without_a_distribution_to_tell_the_likeliest_is_drafted() -> None:
     """No-q accepts x with probability p(x): the likeliest is the best that can be proposed."""
-    assert sampling(NO_Q).draws(INTERSECTION) is None
-    assert sampling(NO_Q).draws(TEXT) is None
-    assert sampling(REJECTION).draws(TEXT) is None
-    assert sampling(COUPLED, seed=1).draws(TEXT) is not None
+    assert sampling(TARGET_ONLY).sampling(INTERSECTION) is None
+    assert sampling(TARGET_ONLY).sampling(TEXT) is None
+    assert sampling(REJECTION).sampling(TEXT) is None
+    assert sampling(COUPLED, seed=1).sampling(TEXT) is not None
 
 
 def test_no_draft_uses_the_numbers_of_another_and_coupled_ones_always_do() -> None:
     session = sampling(REJECTION, seed=1)
-    assert draws_of(session).seed != draws_of(session).seed
-    assert draws_of(sampling(REJECTION)).seed != draws_of(sampling(REJECTION)).seed
+    assert samples_of(session).seed != samples_of(session).seed
+    assert samples_of(sampling(REJECTION)).seed != samples_of(sampling(REJECTION)).seed
     coupled = sampling(COUPLED, seed=1)
-    assert draws_of(coupled).seed == draws_of(coupled).seed == 1
+    assert samples_of(coupled).seed == samples_of(coupled).seed == 1
 
 
-async def test_sessions_that_draw_and_that_do_not_share_a_step() -> None:
+async def test_sessions_that_sample_and_that_do_not_share_a_step() -> None:
     driven = DrivenEngine(BRIDGE, lambda context: {A[1]: 2.0, B[1]: 1.5})
     session = sampling(REJECTION, seed=5, q=3)
-    draws = draws_of(session)
-    banned = adjustments(logit_bias=((A[0], -9.0),))
+    specs = samples_of(session)
+    banned = processors(logit_bias=((A[0], -9.0),))
     places = [driven.open() for _ in range(3)]
     tasks = [
-        await driven.ask(places[0], (A[1], C[1]), 3, allowed=BRIDGE.shared, draws=draws),
+        await driven.ask(places[0], (A[1], C[1]), 3, allowed=BRIDGE.shared, sampling=specs),
         await driven.ask(places[1], (A[1], C[1]), 2),
-        await driven.ask(places[2], (A[1], C[1]), 1, adjustments=banned),
+        await driven.ask(places[2], (A[1], C[1]), 1, processors=banned),
     ]
     assert driven.run() == 3
-    drawn, greedy, adjusted = [await task for task in tasks]
-    assert greedy.ids == [A[1], A[1]] and greedy.laws == adjusted.laws == []
-    assert adjusted.ids == [B[1]]
-    assert len(drawn.ids) == len(drawn.laws) == 3
-    for token, law in zip(drawn.ids, drawn.laws, strict=True):
-        assert token in law.ids and len(law.ids) == 3
-    again = await driven.ask(places[1], (A[1], C[1]), 3, allowed=BRIDGE.shared, draws=draws)
+    sampled, greedy, processed = [await task for task in tasks]
+    assert greedy.ids == [A[1], A[1]] and greedy.distributions == processed.distributions == []
+    assert processed.ids == [B[1]]
+    assert len(sampled.ids) == len(sampled.distributions) == 3
+    for token, distribution in zip(sampled.ids, sampled.distributions, strict=True):
+        assert token in distribution.ids and len(distribution.ids) == 3
+    again = await driven.ask(places[1], (A[1], C[1]), 3, allowed=BRIDGE.shared, sampling=specs)
     driven.run()
-    assert ((await again).ids, (await again).laws) == (drawn.ids, drawn.laws)  # drawn as alone
+    assert ((await again).ids, (await again).distributions) == (
+        sampled.ids,
+        sampled.distributions,
+    )  # sampled as alone
 
 
 # What goes over the wire.
@@ -200,15 +205,15 @@ async def test_sessions_that_draw_and_that_do_not_share_a_step() -> None:
 def test_bytes_per_drafted_position() -> None:
     width = 151_936
     ids = torch.randperm(width, generator=torch.Generator().manual_seed(1))[:64].tolist()
-    law = SparseRow(tuple(ids), tuple(torch.rand(64).softmax(0).tolist()))
+    distribution = SparseDistribution(tuple(ids), tuple(torch.rand(64).softmax(0).tolist()))
     tokens = (ids[0], ids[5], ids[9])
-    with_q = proposal_to_pb(Proposal(900, 30_000, tokens, (law,) * 3)).ByteSize()
+    with_q = proposal_to_pb(Proposal(900, 30_000, tokens, (distribution,) * 3)).ByteSize()
     without = proposal_to_pb(Proposal(900, 30_000, tokens)).ByteSize()
     assert with_q / 3 < 700 and without / 3 < 10
-    one = proposal_to_pb(Proposal(900, 30_000, tokens, tuple(map(certain, tokens)))).ByteSize()
+    one = proposal_to_pb(Proposal(900, 30_000, tokens, tuple(map(one_hot, tokens)))).ByteSize()
     assert one / 3 < 25
 
 
-def test_a_law_in_target_ids_keeps_its_mass() -> None:
-    law = Law([A[1], B[1]], [0.25, 0.75])
-    assert in_target_ids(BRIDGE, law) == SparseRow((A[0], B[0]), (0.25, 0.75))
+def test_a_distribution_in_target_ids_keeps_its_mass() -> None:
+    distribution = Law([A[1], B[1]], [0.25, 0.75])
+    assert in_target_ids(BRIDGE, distribution) == SparseDistribution((A[0], B[0]), (0.25, 0.75))

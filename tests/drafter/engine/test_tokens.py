@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from drafter.engine.tokens import choose_extension, choose_greedy
+from drafter.engine.tokens import choose_extension, likeliest_allowed
 
 VOCAB = 9
 seeds = st.integers(0, 2**31 - 1)
@@ -28,7 +28,7 @@ def random_logits(seed: int, *shape: int) -> torch.Tensor:
 def test_each_row_chooses_the_likeliest_of_what_it_may(seed: int, masks: list[list[bool]]) -> None:
     logits = random_logits(seed, len(masks), VOCAB)
     before = logits.clone()
-    chosen = choose_greedy(logits, [torch.tensor(mask) for mask in masks]).tolist()
+    chosen = likeliest_allowed(logits, [torch.tensor(mask) for mask in masks]).tolist()
     for row, mask, token in zip(logits.tolist(), masks, chosen, strict=True):
         assert token == max((i for i in range(VOCAB) if mask[i]), key=lambda i: row[i])
     assert torch.equal(logits, before)
@@ -37,7 +37,7 @@ def test_each_row_chooses_the_likeliest_of_what_it_may(seed: int, masks: list[li
 def test_a_row_with_one_id_takes_it_however_unlikely() -> None:
     logits = torch.tensor([[9.0, -50.0, 1.0], [9.0, -50.0, 1.0]])
     only, others = torch.tensor([False, True, False]), torch.tensor([True, True, True])
-    assert choose_greedy(logits, [only, others]).tolist() == [1, 0]
+    assert likeliest_allowed(logits, [only, others]).tolist() == [1, 0]
 
 
 @given(
@@ -60,21 +60,21 @@ def test_an_extension_is_chosen_where_it_is_the_likelier_way(
     assert chosen == (best if float(p[best]) > through_last else None)
 
 
-@pytest.mark.parametrize(("certain", "expected"), [(0.9, None), (0.2, 2)])
-def test_what_follows_the_last_token_weighs_too(certain: float, expected: int | None) -> None:
+@pytest.mark.parametrize(("one_hot", "expected"), [(0.9, None), (0.2, 2)])
+def test_what_follows_the_last_token_weighs_too(one_hot: float, expected: int | None) -> None:
     """P(last) = 0.5 and P(e) = 0.3: e wins only if nothing likely follows `last`."""
     before = torch.tensor([0.2, 0.5, 0.3]).log()
-    after = torch.tensor([certain, *[(1 - certain) / 8] * 8]).log()
+    after = torch.tensor([one_hot, *[(1 - one_hot) / 8] * 8]).log()
     assert choose_extension(before, after, 1, torch.tensor([2])) == expected
 
 
-def test_what_is_drawn_behind_the_last_token_weighs_nothing() -> None:
-    """P(last) = 0.5 and P(e) = 0.3, whatever follows: both sides draw that alike."""
+def test_what_is_sampled_behind_the_last_token_weighs_nothing() -> None:
+    """P(last) = 0.5 and P(e) = 0.3, whatever follows: both sides sample that alike."""
     before = torch.tensor([0.2, 0.5, 0.3]).log()
     after = torch.tensor([0.2, *[0.1] * 8]).log()
     assert choose_extension(before, after, 1, torch.tensor([2])) == 2
-    assert choose_extension(before, after, 1, torch.tensor([2]), drawn=True) is None
-    assert choose_extension(before.flip(0), after, 0, torch.tensor([1]), drawn=True) == 1
+    assert choose_extension(before, after, 1, torch.tensor([2]), sampled=True) is None
+    assert choose_extension(before.flip(0), after, 0, torch.tensor([1]), sampled=True) == 1
 
 
 def test_there_is_nothing_to_heal_without_an_extension() -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.device.runtime import Called
+from common.device.runtime import EagerRuntime
 from tests.support.verifier_sessions import VOCAB
 from tests.verifier.acceptance.test_sampler import ALL, asking, decided
-from verifier.acceptance.device_sampler import DeviceDecisions
-from verifier.acceptance.sampler import Outcome, decide_batch
+from verifier.acceptance.device_sampler import DeviceAcceptanceSampler
+from verifier.acceptance.sampler import VerifyOutput, accept_batch
 from verifier.batcher import Batch
 from verifier.session import Session
 
@@ -23,14 +23,16 @@ ROWS, SESSIONS = 32, 8
 DRAFTS = [[5, 6, 7], [], [8], [9, 10], [5], [6, 7], [], [11, 12, 13, 14]]
 
 
-def made(real_ids: torch.Tensor | None = None) -> DeviceDecisions:
-    return DeviceDecisions(CPU, Called(), torch.float32, VOCAB, ROWS, SESSIONS, real_ids)
+def made(real_ids: torch.Tensor | None = None) -> DeviceAcceptanceSampler:
+    return DeviceAcceptanceSampler(
+        CPU, EagerRuntime(), torch.float32, VOCAB, ROWS, SESSIONS, real_ids
+    )
 
 
 def asking_all(seed: int) -> list[Session]:
     """One session of each kind, adjusted ones last, as the batcher has them."""
     sessions = [asking(kind, DRAFTS[kind], [4] * kind, seed + kind) for kind in range(len(ALL))]
-    return sorted(sessions, key=lambda session: session.spec.sampling.adjusts)
+    return sorted(sessions, key=lambda session: session.spec.sampling.processes_logits)
 
 
 def logits_for(sessions: list[Session], seed: int) -> torch.Tensor:
@@ -43,8 +45,8 @@ def logits_for(sessions: list[Session], seed: int) -> torch.Tensor:
     return logits
 
 
-def told(outcomes: Sequence[Outcome | None]) -> list[Outcome | None]:
-    return [each and replace(each, logprobs=()) for each in outcomes]
+def told(outputs: Sequence[VerifyOutput | None]) -> list[VerifyOutput | None]:
+    return [each and replace(each, logprobs=()) for each in outputs]
 
 
 def test_sessions_of_all_rules_are_decided_as_on_the_cpu() -> None:
@@ -53,8 +55,8 @@ def test_sessions_of_all_rules_are_decided_as_on_the_cpu() -> None:
         sessions = asking_all(seed)
         logits = logits_for(sessions, seed)
         before = logits.clone()
-        outcomes = device.decide(Batch([], sessions, sessions), logits)
-        assert outcomes == decided(sessions, logits)
+        outputs = device.accept(Batch([], sessions, sessions), logits)
+        assert outputs == decided(sessions, logits)
         assert torch.equal(logits, before)
 
 
@@ -66,22 +68,22 @@ def test_greedy_sessions_alone_and_ids_that_dont_exist() -> None:
     logits = logits_for(sessions, 5)
     logits[:, [3, VOCAB - 1]] = 99.0
     batch = Batch([], sessions, sessions)
-    assert device.decide(batch, logits) == decide_batch(batch, logits, real)
+    assert device.accept(batch, logits) == accept_batch(batch, logits, real)
     sessions = asking_all(9)
     logits = logits_for(sessions, 9)
     logits[:, 3] = 99.0
     batch = Batch([], sessions, sessions)
-    assert device.decide(batch, logits) == decide_batch(batch, logits, real)
+    assert device.accept(batch, logits) == accept_batch(batch, logits, real)
 
 
 def test_a_session_is_decided_as_alone_whoever_sits_beside_it() -> None:
     device = made()
     sessions = asking_all(4)
     logits = logits_for(sessions, 4)
-    together = device.decide(Batch([], sessions, sessions), logits)
+    together = device.accept(Batch([], sessions, sessions), logits)
     rows = logits.split([len(session.draft) + 1 for session in sessions])
     alone = [
-        device.decide(Batch([], [session], [session]), part)[0]
+        device.accept(Batch([], [session], [session]), part)[0]
         for session, part in zip(sessions, rows, strict=True)
     ]
     assert together == alone
@@ -89,7 +91,7 @@ def test_a_session_is_decided_as_alone_whoever_sits_beside_it() -> None:
 
 def test_a_pass_without_decisions_launches_nothing() -> None:
     device = made()
-    assert device.decide(Batch([], [], []), torch.zeros(0, VOCAB)) == []
+    assert device.accept(Batch([], [], []), torch.zeros(0, VOCAB)) == []
     assert device.lag_s >= 0
 
 
@@ -97,14 +99,14 @@ def test_more_adjusted_ids_than_there_was_room_for_get_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("verifier.acceptance.device_sampler.PAIRS_PER_ROW", 0)
-    device = DeviceDecisions(CPU, Called(), torch.float32, VOCAB, 1, SESSIONS, None)
+    device = DeviceAcceptanceSampler(CPU, EagerRuntime(), torch.float32, VOCAB, 1, SESSIONS, None)
     device._adjusting = device._workspace(pairs=1)
     sessions = asking_all(6)
     logits = logits_for(sessions, 6)
     device = made()
     device._adjusting = device._workspace(pairs=1)
-    outcomes = device.decide(Batch([], sessions, sessions), logits)
-    assert outcomes == decided(sessions, logits)
+    outputs = device.accept(Batch([], sessions, sessions), logits)
+    assert outputs == decided(sessions, logits)
 
 
 def test_every_kernel_of_a_step_runs_once_at_start() -> None:
@@ -124,7 +126,7 @@ def test_logits_that_are_no_numbers_end_their_own_session_only(
     device = made()
     sessions = asking_all(seed)
     logits = logits_for(sessions, seed)
-    expected = device.decide(Batch([], sessions, sessions), logits)
+    expected = device.accept(Batch([], sessions, sessions), logits)
     ended = 0
     for half in (0, 1):
         wanted = list(expected)
@@ -136,7 +138,7 @@ def test_logits_that_are_no_numbers_end_their_own_session_only(
             if place < len(rows[index]):
                 rows[index][place, slice(None) if value == -torch.inf else 3] = value
                 wanted[index] = None if place <= was.accepted_length else was
-        assert device.decide(Batch([], sessions, sessions), broken) == wanted
+        assert device.accept(Batch([], sessions, sessions), broken) == wanted
         ended += wanted.count(None)
     assert ended
 
@@ -145,12 +147,12 @@ def test_greedy_sessions_without_numbers_end_alone() -> None:
     device = made()
     sessions = [asking(0, draft, [], 1) for draft in ([5, 6], [], [7])]
     logits = logits_for(sessions, 5)
-    expected = device.decide(Batch([], sessions, sessions), logits)
+    expected = device.accept(Batch([], sessions, sessions), logits)
     for value in STRANGE:
         broken = logits.clone()
         broken[3, slice(None) if value == -torch.inf else 9] = value
-        outcomes = device.decide(Batch([], sessions, sessions), broken)
-        assert outcomes == [expected[0], None, expected[2]]
+        outputs = device.accept(Batch([], sessions, sessions), broken)
+        assert outputs == [expected[0], None, expected[2]]
 
 
 @pytest.mark.parametrize(("kind", "token"), [(1, 4), (5, 5), (7, 9)])
@@ -159,4 +161,4 @@ def test_an_adjusted_id_without_a_number_ends_its_session(kind: int, token: int)
     session = asking(kind, [], [4] * (kind == 1), 1)
     logits = logits_for([session], 1)
     logits[0, token] = float("nan")
-    assert made().decide(Batch([], [session], [session]), logits) == [None]
+    assert made().accept(Batch([], [session], [session]), logits) == [None]

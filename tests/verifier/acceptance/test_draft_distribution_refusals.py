@@ -10,9 +10,9 @@ import pytest
 from grpc import StatusCode
 
 from common.pb import verifier_pb2 as pb
-from common.types import Proposal, SparseRow
+from common.types import Proposal, SparseDistribution
 from common.wire.verify import open_to_pb, verify_once_to_pb
-from tests.statistics.sampled_sessions import COUPLED, GREEDY, NO_Q, REJECTION, run, sampled
+from tests.statistics.sampled_sessions import COUPLED, GREEDY, REJECTION, TARGET_ONLY, run, sampled
 from tests.support.verifier_sessions import PROMPT, VOCAB, beside_another, serving
 from tests.support.verify_streams import Refusal, Stream
 
@@ -72,7 +72,7 @@ async def test_a_bias_that_cannot_be_is_refused_with_its_id(
         assert refusal.details["field"] == "sampling.logit_bias"
 
 
-async def test_a_law_without_any_id_left_is_refused() -> None:
+async def test_a_distribution_without_any_id_left_is_refused() -> None:
     async with serving() as verifier:
         for greedy in (True, False):
             opened = open_to_pb(verifier.open(PROMPT, ignore_eos=True))
@@ -80,7 +80,7 @@ async def test_a_law_without_any_id_left_is_refused() -> None:
             opened.sampling.min_new_tokens = 1
             if not greedy:
                 opened.sampling.temperature = 1.0
-                opened.acceptance_rule = pb.ACCEPTANCE_RULE_NO_Q
+                opened.acceptance_rule = pb.ACCEPTANCE_RULE_TARGET_ONLY
 
             async def act(opened: pb.Open = opened) -> Refusal:
                 return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
@@ -114,7 +114,7 @@ async def refused_once(verifier: Any, request: pb.VerifyOnceRequest) -> Refusal:
     return Refusal(caught.value)
 
 
-GOOD = SparseRow((7, 8, 9), (0.5, 0.25, 0.25))
+GOOD = SparseDistribution((7, 8, 9), (0.5, 0.25, 0.25))
 DRAFT = (7, 8)
 BAD_ROWS = [
     ("no row for a token", (GOOD,), "q is 1 rows long; it must be 2, one per draft token"),
@@ -122,62 +122,66 @@ BAD_ROWS = [
     ("no rows at all", (), "q is 0 rows long"),
     (
         "an id out of range",
-        (GOOD, SparseRow((8, VOCAB), (0.5, 0.5))),
+        (GOOD, SparseDistribution((8, VOCAB), (0.5, 0.5))),
         f"q[1].token_ids[1] is {VOCAB}; it must be in [0, {VOCAB})",
     ),
     (
         "an id twice",
-        (SparseRow((7, 9, 9), (0.5, 0.25, 0.25)), GOOD),
+        (SparseDistribution((7, 9, 9), (0.5, 0.25, 0.25)), GOOD),
         "q[0].token_ids is 2 times 9; it must be distinct",
     ),
     (
         "the draft token twice",
-        (SparseRow((7, 7), (0.5, 0.5)), GOOD),
+        (SparseDistribution((7, 7), (0.5, 0.5)), GOOD),
         "q[0].token_ids is 2 times 7",
     ),
     (
         "a negative probability",
-        (SparseRow((7, 9, 10), (0.75, 0.5, -0.25)), GOOD),
+        (SparseDistribution((7, 9, 10), (0.75, 0.5, -0.25)), GOOD),
         "q[0].probabilities[2] is -0.25; it must be finite and not negative",
     ),
     (
         "NaN",
-        (GOOD, SparseRow((8, 9), (1.0, NAN))),
+        (GOOD, SparseDistribution((8, 9), (1.0, NAN))),
         "q[1].probabilities[1] is nan",
     ),
     (
         "infinity",
-        (GOOD, SparseRow((8, 9), (1.0, INF))),
+        (GOOD, SparseDistribution((8, 9), (1.0, INF))),
         "q[1].probabilities[1] is inf",
     ),
     (
         "a sum below one",
-        (SparseRow((7, 9), (0.5, 0.498)), GOOD),
+        (SparseDistribution((7, 9), (0.5, 0.498)), GOOD),
         "q[0].probabilities is 0.998 in sum; it must be within 0.001 of 1",
     ),
-    ("a sum above one", (SparseRow((7, 9), (0.5, 0.502)), GOOD), "q[0].probabilities is 1.002"),
-    ("nothing in it", (GOOD, SparseRow((), ())), "q[1].probabilities is 0 in sum"),
+    (
+        "a sum above one",
+        (SparseDistribution((7, 9), (0.5, 0.502)), GOOD),
+        "q[0].probabilities is 1.002",
+    ),
+    ("nothing in it", (GOOD, SparseDistribution((), ())), "q[1].probabilities is 0 in sum"),
     (
         "not the draft token",
-        (GOOD, SparseRow((7, 9), (0.5, 0.5))),
+        (GOOD, SparseDistribution((7, 9), (0.5, 0.5))),
         "q[1].probabilities is 0 for the draft token 8; it must be above 0",
     ),
     (
         "the draft token with 0",
-        (SparseRow((7, 9), (0.0, 1.0)), GOOD),
+        (SparseDistribution((7, 9), (0.0, 1.0)), GOOD),
         "q[0].probabilities is 0 for the draft token 7",
     ),
     (
         "more entries than the limit",
-        (SparseRow(tuple(range(5)), (0.2,) * 5), GOOD),
+        (SparseDistribution(tuple(range(5)), (0.2,) * 5), GOOD),
         "q[0].token_ids is 5 long; it must be at most 4",
     ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "words"), [case[1:] for case in BAD_ROWS], ids=lambda _: "")
-async def test_rows_that_are_no_law_of_their_tokens_are_refused(
-    rows: tuple[SparseRow, ...], words: str
+async def test_rows_that_are_no_distribution_of_their_tokens_are_refused(
+    rows: tuple[SparseDistribution, ...], words: str
 ) -> None:
     async with serving(max_q_entries=4) as verifier:
         spec = sampled(verifier, REJECTION)
@@ -194,14 +198,14 @@ async def test_rows_that_are_no_law_of_their_tokens_are_refused(
             refusal = await beside_another(verifier, act)
             assert refusal.code is StatusCode.INVALID_ARGUMENT
             assert refusal.message.startswith(prefix + words)
-            assert refusal.details["error"] == "InvalidLaw"
+            assert refusal.details["error"] == "InvalidDistribution"
             assert refusal.details["field"].startswith(f"{prefix}q")
 
 
 async def test_a_row_with_fewer_probabilities_than_ids_is_refused() -> None:
     async with serving() as verifier:
-        law = pb.SparseLaw(token_ids=[7, 8], probabilities=[1.0])
-        bad = pb.Proposal(round=1, base_length=5, token_ids=[7], q=[law])
+        distribution = pb.SparseDistribution(token_ids=[7, 8], probabilities=[1.0])
+        bad = pb.Proposal(round=1, base_length=5, token_ids=[7], q=[distribution])
 
         async def act() -> Refusal:
             stream = Stream(verifier)
@@ -213,7 +217,7 @@ async def test_a_row_with_fewer_probabilities_than_ids_is_refused() -> None:
         assert refusal.message.startswith("proposal.q[0].probabilities is 1 values long")
 
 
-@pytest.mark.parametrize("rule", [GREEDY, NO_Q, COUPLED])
+@pytest.mark.parametrize("rule", [GREEDY, TARGET_ONLY, COUPLED])
 async def test_rows_under_a_rule_that_takes_none_are_refused(rule) -> None:
     async with serving() as verifier:
 
@@ -235,9 +239,9 @@ async def test_rows_at_the_edges_are_taken() -> None:
         stream = Stream(verifier)
         await stream.send(sampled(verifier, REJECTION, max_new_tokens=50))
         rows = (
-            SparseRow((7, 9, 10, VOCAB - 1), (0.5, 0.5, 0.0, 0.0)),
-            SparseRow((8,), (0.9995,)),
-            SparseRow((9, 8), (1e-30, 1.0)),
+            SparseDistribution((7, 9, 10, VOCAB - 1), (0.5, 0.5, 0.0, 0.0)),
+            SparseDistribution((8,), (0.9995,)),
+            SparseDistribution((9, 8), (1e-30, 1.0)),
         )
         verdict = await stream.send(Proposal(1, 5, (7, 8, 9), rows))
         assert 0 <= verdict.accepted_length <= 3

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifier.acceptance.rules import decide_greedy
+from verifier.acceptance.rules import accept_greedy
 
 VOCAB = 6
 
@@ -31,7 +31,7 @@ session = st.lists(draft_ids, max_size=5).flatmap(
 masks = st.lists(st.booleans(), min_size=VOCAB, max_size=VOCAB).filter(any)
 
 
-def decide(
+def accept(
     sessions: list[tuple[list[int], list[list[float]]]], allowed: list[bool] | None = None
 ) -> list[tuple[int, int]]:
     logits = torch.tensor([row for _, rows in sessions for row in rows])
@@ -39,7 +39,7 @@ def decide(
     offsets = torch.tensor([0] + [len(rows) for _, rows in sessions]).cumsum(0)
     inputs = logits.clone()
     mask = None if allowed is None else torch.tensor(allowed)
-    made = decide_greedy(logits, draft, offsets, mask)
+    made = accept_greedy(logits, draft, offsets, mask)
     assert torch.equal(logits, inputs), "a kernel never writes its inputs"
     return list(zip(made.accepted_lengths.tolist(), made.next_tokens.tolist(), strict=True))
 
@@ -48,9 +48,9 @@ def decide(
 def test_it_decides_as_the_simple_loop_does(
     sessions: list[tuple[list[int], list[list[float]]]], allowed: list[bool]
 ) -> None:
-    assert decide(sessions, allowed) == [simple(rows, draft, allowed) for draft, rows in sessions]
+    assert accept(sessions, allowed) == [simple(rows, draft, allowed) for draft, rows in sessions]
     everything = [True] * VOCAB
-    assert decide(sessions) == [simple(rows, draft, everything) for draft, rows in sessions]
+    assert accept(sessions) == [simple(rows, draft, everything) for draft, rows in sessions]
 
 
 def one_hot(*best: int) -> list[list[float]]:
@@ -64,23 +64,23 @@ def test_nothing_everything_and_mixed_lengths_in_one_batch() -> None:
         ([], one_hot(5)),
         ([1, 2], one_hot(1, 5, 4)),
     ]
-    assert decide(sessions) == [(0, 5), (3, 4), (0, 5), (1, 5)]
+    assert accept(sessions) == [(0, 5), (3, 4), (0, 5), (1, 5)]
 
 
 def test_rounds_without_drafts_are_plain_decoding() -> None:
-    assert decide([([], one_hot(token)) for token in (3, 0, 5)]) == [(0, 3), (0, 0), (0, 5)]
+    assert accept([([], one_hot(token)) for token in (3, 0, 5)]) == [(0, 3), (0, 0), (0, 5)]
 
 
 def test_a_session_whose_last_token_looks_drafted_still_ends_there() -> None:
     """The last row's draft token is shown as 0, and 0 may be the likeliest id."""
-    assert decide([([0], one_hot(0, 0)), ([0], one_hot(0, 0))]) == [(1, 0), (1, 0)]
+    assert accept([([0], one_hot(0, 0)), ([0], one_hot(0, 0))]) == [(1, 0), (1, 0)]
 
 
 def test_ties_take_the_lowest_id() -> None:
-    assert decide([([2], [[0.0] * VOCAB] * 2)]) == [(0, 0)]
-    assert decide([([2], [[0.0] * VOCAB] * 2)], [False, False, True, True, True, True]) == [(1, 2)]
+    assert accept([([2], [[0.0] * VOCAB] * 2)]) == [(0, 0)]
+    assert accept([([2], [[0.0] * VOCAB] * 2)], [False, False, True, True, True, True]) == [(1, 2)]
 
 
 def test_ids_that_do_not_exist_are_never_chosen() -> None:
     rows = [[-9.0, -8.0, 0.0, 0.0, 9.0, 9.0]] * 2  # padded ids with the largest logits
-    assert decide([([4], rows)], [True, True, False, False, False, False]) == [(0, 1)]
+    assert accept([([4], rows)], [True, True, False, False, False, False]) == [(0, 1)]

@@ -12,8 +12,8 @@ from common.wire.verify import verdict_from_pb, verify_once_to_pb
 from tests.statistics.sampled_sessions import (
     COUPLED,
     GREEDY,
-    NO_Q,
     REJECTION,
+    TARGET_ONLY,
     any_tokens,
     half_right,
     right,
@@ -54,9 +54,11 @@ async def test_they_are_before_everything_that_a_request_asks() -> None:
     async with serving() as verifier:
         plain = await run(verifier, sampled(verifier, GREEDY, max_new_tokens=6, logprobs=3))
         for length, told in enumerate(plain.logprobs):
-            law = bare_logits([*PROMPT, *plain.tokens[:length]]).log_softmax(dim=-1)
-            best = law.topk(3)
-            assert told.logprob == pytest.approx(float(law[plain.tokens[length]]), abs=1e-5)
+            distribution = bare_logits([*PROMPT, *plain.tokens[:length]]).log_softmax(dim=-1)
+            best = distribution.topk(3)
+            assert told.logprob == pytest.approx(
+                float(distribution[plain.tokens[length]]), abs=1e-5
+            )
             assert told.top_ids == tuple(best.indices.tolist())
             assert told.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
             assert told.top_ids[0] == plain.tokens[length]
@@ -68,7 +70,7 @@ async def test_they_are_before_everything_that_a_request_asks() -> None:
         assert other.logprobs[0].top_logprobs == plain.logprobs[0].top_logprobs
 
 
-@pytest.mark.parametrize("rule", [NO_Q, REJECTION])
+@pytest.mark.parametrize("rule", [TARGET_ONLY, REJECTION])
 async def test_every_committed_token_has_its_own_where_drafts_decide_the_text(rule) -> None:
     """The text is another one then, and its values are those of a session that is at its place."""
     async with serving() as verifier:

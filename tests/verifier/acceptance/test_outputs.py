@@ -10,9 +10,9 @@ from torch import Tensor
 
 from common.sampling.parameters import SamplingParams
 from tests.kernels.decision_batches import VOCAB, sampling, uniform_q
-from verifier.acceptance.batch import Decisions, Rule
-from verifier.acceptance.rules import decide
-from verifier.acceptance.token_counts import History, adjust_rows
+from verifier.acceptance.batch import AcceptanceOutput, Rule
+from verifier.acceptance.rules import accept
+from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
 pytestmark = pytest.mark.long
 
@@ -27,7 +27,7 @@ class Output:
     def __init__(self, rule: Rule, seed: int, params: SamplingParams) -> None:
         self.rule, self.seed = rule, seed
         self.tokens: list[int] = [3, 4]  # the prompt first
-        self.history = History(params, self.tokens, {0})
+        self.token_counts = TokenCounts(params, self.tokens, {0})
 
     def logits(self, draft: list[int]) -> Tensor:
         return CHAIN[[self.tokens[-1], *draft]]
@@ -35,19 +35,21 @@ class Output:
     def commit(self, draft: list[int], accepted: int, token: int) -> None:
         run = [*draft[:accepted], token]
         self.tokens += run
-        self.history.commit(run)
+        self.token_counts.commit(run)
 
 
-def rounds(sessions: list[Output], drafts: list[list[int]]) -> Decisions:
+def rounds(sessions: list[Output], drafts: list[list[int]]) -> AcceptanceOutput:
     """One round of all of them, in one batch."""
     padded = [token for draft in drafts for token in [*draft, 0]]
-    made = decide(
+    made = accept(
         torch.cat([s.logits(draft) for s, draft in zip(sessions, drafts, strict=True)]),
         torch.tensor(padded),
         torch.tensor([0] + [len(draft) + 1 for draft in drafts]).cumsum(0),
         sampling([s.rule for s in sessions], [s.seed for s in sessions], list(map(end, sessions))),
         uniform_q(torch.tensor(padded)),
-        adjust_rows([(s.history, draft) for s, draft in zip(sessions, drafts, strict=True)]),
+        processor_rows(
+            [(s.token_counts, draft) for s, draft in zip(sessions, drafts, strict=True)]
+        ),
     )
     for session, draft, a, token in zip(
         sessions,
@@ -87,7 +89,7 @@ def test_the_output_is_a_function_of_prompt_seed_and_parameters(
 ) -> None:
     """Whatever is drafted, however it is split into rounds, and whoever is in the batch: at every
     acceptance, penalties and min_new_tokens included."""
-    others = [Rule.NO_Q, Rule.REJECTION, Rule.GREEDY, Rule.COUPLED]
+    others = [Rule.TARGET_ONLY, Rule.REJECTION, Rule.GREEDY, Rule.COUPLED]
     sessions = [Output(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
     sessions += [Output(other, 5, PARAMS[i]) for i, other in enumerate(others)]
     expected = [plain(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
@@ -113,8 +115,8 @@ def test_min_new_tokens_counts_tokens_and_not_rounds() -> None:
     assert int(made.accepted_lengths) == 4 and session.tokens == expected[:7]
 
 
-@pytest.mark.parametrize("rule", [Rule.NO_Q, Rule.REJECTION, Rule.COUPLED])
-def test_seeds_that_differ_draw_different_tokens(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED])
+def test_seeds_that_differ_sample_different_tokens(rule: Rule) -> None:
     sessions = [Output(rule, seed, SamplingParams()) for seed in range(200)]
     for _ in range(20):
         rounds(sessions, [[]] * 200)

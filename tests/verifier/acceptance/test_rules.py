@@ -1,4 +1,4 @@
-"""Decisions of ragged, mixed batches: each session as if alone, each rule at its edges."""
+"""Acceptance in variable-length, mixed batches: each session as if alone, each rule at its edges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from common.sampling.parameters import SamplingParams
 from tests.kernels.decision_batches import VOCAB, pick, sampling, uniform_q
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import Adjustments, Decisions, Rule, SparseQ
-from verifier.acceptance.rules import decide, decide_greedy
-from verifier.acceptance.token_counts import History, adjust_rows
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule, SparseDistributions
+from verifier.acceptance.rules import accept, accept_greedy
+from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
 
 def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
@@ -29,25 +29,27 @@ def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
     draft = torch.randint(0, VOCAB - 2, (rows,), generator=generator)
     batch = sampling(rules, list(range(24)), [5 * i for i in range(24)], varied=True)
     q = uniform_q(draft)
-    histories = []
+    all_token_counts = []
     for i, k in enumerate(ks):
         params = SamplingParams(
             repetition_penalty=1.3, presence_penalty=1.5 if i % 2 else None, min_new_tokens=i % 3
         )
         start = int(offsets[i])
-        histories.append((History(params, [0, 1], {2}), draft[start : start + k].tolist()))
+        all_token_counts.append(
+            (TokenCounts(params, [0, 1], {2}), draft[start : start + k].tolist())
+        )
     inputs = [logits.clone(), draft.clone(), q.probs.clone()]
-    together = decide(logits, draft, offsets, batch, q, adjust_rows(histories), allowed)
+    together = accept(logits, draft, offsets, batch, q, processor_rows(all_token_counts), allowed)
     assert all(map(torch.equal, inputs, (logits, draft, q.probs))), "inputs are never written"
     for i in range(24):
         own = slice(int(offsets[i]), int(offsets[i + 1]))
-        alone = decide(
+        alone = accept(
             logits[own],
             draft[own],
             offsets[i : i + 2] - offsets[i],
             pick(batch, i),
-            SparseQ(q.ids[own], q.probs[own]) if ks[i] else None,
-            adjust_rows([histories[i]]),
+            SparseDistributions(q.ids[own], q.probs[own]) if ks[i] else None,
+            processor_rows([all_token_counts[i]]),
             allowed,
         )
         assert together.accepted_lengths[i] == alone.accepted_lengths[0]
@@ -66,28 +68,30 @@ def test_greedy_sessions_never_pay_for_a_softmax(monkeypatch: pytest.MonkeyPatch
         return scores.softmax(dim=-1)
 
     monkeypatch.setattr(reference, "probabilities", counting)
-    expected = decide_greedy(logits, draft, offsets)
+    expected = accept_greedy(logits, draft, offsets)
     both_greedy = sampling([Rule.GREEDY] * 2, [1, 2], [0, 0])
-    made = decide(logits, draft, offsets, both_greedy)
+    made = accept(logits, draft, offsets, both_greedy)
     assert torch.equal(made.next_tokens, expected.next_tokens) and not seen
-    nothing = adjust_rows([(History(SamplingParams(presence_penalty=1.0), [], []), [])] * 2)
+    nothing = processor_rows([(TokenCounts(SamplingParams(presence_penalty=1.0), [], []), [])] * 2)
     assert nothing is not None
     nothing = replace(nothing, offsets=torch.zeros(7, dtype=torch.int64))
-    made = decide(logits, draft, offsets, both_greedy, None, nothing)
+    made = accept(logits, draft, offsets, both_greedy, None, nothing)
     assert torch.equal(made.next_tokens, expected.next_tokens) and not seen
     mixed = sampling([Rule.GREEDY, Rule.COUPLED], [1, 2], [0, 0])
-    made = decide(logits, draft, offsets, mixed)
+    made = accept(logits, draft, offsets, mixed)
     assert made.next_tokens[0] == expected.next_tokens[0]
     assert made.accepted_lengths[0] == 2 and set(seen) == {1}
 
 
 def one_round(
-    rule: Rule, p: list[float], token: int, q: SparseQ | None, n: int = 20_000
-) -> Decisions:
-    """n sessions with other seeds, one draft token each, the same law in both rows."""
+    rule: Rule, p: list[float], token: int, q: SparseDistributions | None, n: int = 20_000
+) -> AcceptanceOutput:
+    """n sessions with other seeds, one draft token each, the same distribution in both rows."""
     rows = torch.tensor(p).log().repeat(2 * n, 1)
-    wide = None if q is None else SparseQ(q.ids.repeat(2 * n, 1), q.probs.repeat(2 * n, 1))
-    return decide(
+    wide = (
+        None if q is None else SparseDistributions(q.ids.repeat(2 * n, 1), q.probs.repeat(2 * n, 1))
+    )
+    return accept(
         rows,
         torch.full((2 * n,), token),
         torch.arange(n + 1) * 2,
@@ -97,35 +101,35 @@ def one_round(
 
 
 def test_a_rejected_token_is_never_sampled_again() -> None:
-    made = one_round(Rule.NO_Q, [0.5, 0.3, 0.2], 1, None)
+    made = one_round(Rule.TARGET_ONLY, [0.5, 0.3, 0.2], 1, None)
     fell = made.accepted_lengths == 0
     assert bool(fell.any()) and not bool(((made.next_tokens == 1) & fell).any())
     made = one_round(
         Rule.REJECTION,
         [0.5, 0.3, 0.2],
         1,
-        SparseQ(torch.tensor([[1, 0]]).int(), torch.tensor([[0.9, 0.1]])),
+        SparseDistributions(torch.tensor([[1, 0]]).int(), torch.tensor([[0.9, 0.1]])),
     )
     fell = made.accepted_lengths == 0
     assert bool(fell.any()) and not bool(((made.next_tokens == 1) & fell).any())
 
 
 def test_a_certain_token_always_stands() -> None:
-    certain = SparseQ(torch.tensor([[1]]).int(), torch.tensor([[1.0]]))
+    one_hot = SparseDistributions(torch.tensor([[1]]).int(), torch.tensor([[1.0]]))
     for rule in Rule:
-        made = one_round(rule, [0.0, 1.0, 0.0], 1, certain)
+        made = one_round(rule, [0.0, 1.0, 0.0], 1, one_hot)
         assert bool((made.accepted_lengths == 1).all()) and bool((made.next_tokens == 1).all())
 
 
-def test_drafts_from_the_targets_own_law_always_stand() -> None:
+def test_drafts_from_the_targets_own_distribution_always_stand() -> None:
     p = [0.5, 0.25, 0.25]
-    q = SparseQ(torch.arange(3).int()[None], torch.tensor([p]).log().softmax(dim=-1))
+    q = SparseDistributions(torch.arange(3).int()[None], torch.tensor([p]).log().softmax(dim=-1))
     for token in range(3):
         assert bool((one_round(Rule.REJECTION, p, token, q).accepted_lengths == 1).all())
 
 
 def test_a_token_that_cannot_come_never_stands() -> None:
-    q = SparseQ(torch.tensor([[2]]).int(), torch.tensor([[1.0]]))
+    q = SparseDistributions(torch.tensor([[2]]).int(), torch.tensor([[1.0]]))
     for rule in Rule:
         made = one_round(rule, [0.6, 0.4, 0.0], 2, q)
         assert bool((made.accepted_lengths == 0).all()) and bool((made.next_tokens < 2).all())
@@ -134,7 +138,7 @@ def test_a_token_that_cannot_come_never_stands() -> None:
 def test_where_rounding_leaves_no_residual_the_target_itself_is_sampled() -> None:
     """q above p everywhere, here by far more than rounding could make it."""
     p = torch.tensor([[0.5, 0.5]])
-    q = SparseQ(torch.tensor([[0, 1]]).int(), torch.tensor([[0.625, 0.5]]))
+    q = SparseDistributions(torch.tensor([[0, 1]]).int(), torch.tensor([[0.625, 0.5]]))
     made = one_round(Rule.REJECTION, p[0].tolist(), 0, q)
     fell = made.accepted_lengths == 0
     assert bool(fell.any()) and set(made.next_tokens[fell].tolist()) == {0, 1}
@@ -143,7 +147,7 @@ def test_where_rounding_leaves_no_residual_the_target_itself_is_sampled() -> Non
 def test_adjustments_with_no_entries_change_nothing() -> None:
     logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(2))
     empty = torch.zeros(0)
-    none = Adjustments(
+    none = LogitsProcessors(
         offsets=torch.zeros(5, dtype=torch.int64),
         ids=empty.int(),
         bias=empty,
@@ -154,6 +158,6 @@ def test_adjustments_with_no_entries_change_nothing() -> None:
         presence=torch.ones(2),
         frequency=torch.ones(2),
     )
-    batch = sampling([Rule.COUPLED, Rule.NO_Q], [1, 2], [3, 4])
+    batch = sampling([Rule.COUPLED, Rule.TARGET_ONLY], [1, 2], [3, 4])
     args = logits, torch.tensor([1, 0, 2, 0]), torch.tensor([0, 2, 4]), batch
-    assert torch.equal(decide(*args).next_tokens, decide(*args, None, none).next_tokens)
+    assert torch.equal(accept(*args).next_tokens, accept(*args, None, none).next_tokens)

@@ -12,18 +12,18 @@ from common.kv.pages import PagePool
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession
-from tests.statistics.sampled_sessions import COUPLED, GREEDY, NO_Q, REJECTION, laws
+from tests.statistics.sampled_sessions import COUPLED, GREEDY, REJECTION, TARGET_ONLY, distributions
 from tests.support.verifier_sessions import VOCAB
 from verifier.acceptance.batch import Rule
-from verifier.acceptance.sampler import Outcome, decide_batch, sampling_batch
+from verifier.acceptance.sampler import VerifyOutput, accept_batch, sampling_batch
 from verifier.batcher import Batch
 from verifier.session import Session
 
 ALL: list[tuple[AcceptanceRule, dict[str, Any]]] = [
     (GREEDY, {}),
     (GREEDY, {"presence_penalty": 2.0, "logprobs": 3}),
-    (NO_Q, {"temperature": 1.5}),
-    (NO_Q, {"temperature": 0.7, "top_k": 30, "repetition_penalty": 1.2}),
+    (TARGET_ONLY, {"temperature": 1.5}),
+    (TARGET_ONLY, {"temperature": 0.7, "top_k": 30, "repetition_penalty": 1.2}),
     (REJECTION, {"temperature": 1.0}),
     (REJECTION, {"temperature": 2.0, "top_p": 0.9, "logit_bias": ((5, 3.0),)}),
     (COUPLED, {"temperature": 1.0, "min_p": 0.05}),
@@ -36,7 +36,7 @@ class Silent:
         pass
 
 
-def asking(kind: int, draft: list[int], history: list[int], seed: int) -> Session:
+def asking(kind: int, draft: list[int], token_counts: list[int], seed: int) -> Session:
     """A session in its second round, with these draft tokens."""
     rule, params = ALL[kind]
     spec = OpenSession(
@@ -45,16 +45,16 @@ def asking(kind: int, draft: list[int], history: list[int], seed: int) -> Sessio
     made = Session(spec, PagePool(64, 4), frozenset(), 200, Silent())  # type: ignore[arg-type]
     made.ask((), 0.0)
     made.ran(0.0, 0.0)
-    for token in history:
+    for token in token_counts:
         made.commit(0, token, 0.0, (1, 1))
         made.ask((), 0.0)
         made.ran(0.0, 0.0)
-    made.ask(draft, 0.0, laws(draft, seed) if rule is REJECTION else ())
+    made.ask(draft, 0.0, distributions(draft, seed) if rule is REJECTION else ())
     return made
 
 
-def decided(sessions: list[Session], logits: torch.Tensor) -> list[Outcome | None]:
-    return decide_batch(Batch([], sessions, sessions), logits, None)
+def decided(sessions: list[Session], logits: torch.Tensor) -> list[VerifyOutput | None]:
+    return accept_batch(Batch([], sessions, sessions), logits, None)
 
 
 drafts = st.lists(st.integers(0, VOCAB - 1), max_size=5)
@@ -83,7 +83,7 @@ def test_each_session_is_decided_as_alone(asked, noise: int, spread: float) -> N
 
 
 @given(st.integers(0, 3), kinds, st.sampled_from([float("nan"), float("inf")]), st.integers(0, 99))
-def test_a_row_without_a_law_ends_its_session_if_it_is_reached(
+def test_a_row_without_a_distribution_ends_its_session_if_it_is_reached(
     place: int, kind: int, value: float, noise: int
 ) -> None:
     """And nobody else notices, whoever sits before and behind it."""
@@ -103,15 +103,15 @@ def test_of_an_id_that_does_not_exist_nothing_matters() -> None:
     session = asking(2, [4], [], 7)
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(1))
     real = torch.arange(VOCAB) < VOCAB - 1
-    whole = decide_batch(Batch([], [session], [session]), logits, real)
+    whole = accept_batch(Batch([], [session], [session]), logits, real)
     logits[:, -1] = float("nan")
-    assert decide_batch(Batch([], [session], [session]), logits, real) == whole != [None]
+    assert accept_batch(Batch([], [session], [session]), logits, real) == whole != [None]
 
 
 def test_what_is_not_set_is_off() -> None:
     session = asking(2, [], [], 5)
     made = sampling_batch([session], VOCAB)
-    assert made.rule.tolist() == [Rule.NO_Q]
+    assert made.rule.tolist() == [Rule.TARGET_ONLY]
     assert (made.top_k.tolist(), made.top_p.tolist(), made.min_p.tolist()) == ([VOCAB], [1], [0])
     assert made.seed.tolist() == [5]
     assert made.first_position.tolist() == [3]
@@ -120,7 +120,11 @@ def test_what_is_not_set_is_off() -> None:
 def test_a_whole_number_is_as_good_as_its_float() -> None:
     """A temperature of 1 and a penalty of 2 are what 1.0 and 2.0 are."""
     spec = OpenSession(
-        (1,), 9, "", rule=NO_Q, sampling=SamplingParams(temperature=1, top_p=1, presence_penalty=2)
+        (1,),
+        9,
+        "",
+        rule=TARGET_ONLY,
+        sampling=SamplingParams(temperature=1, top_p=1, presence_penalty=2),
     )
     session = Session(spec, PagePool(8, 4), frozenset(), 50, Silent())  # type: ignore[arg-type]
     session.ask((), 0.0)
@@ -129,4 +133,4 @@ def test_a_whole_number_is_as_good_as_its_float() -> None:
 
 
 def test_chunks_of_long_prompts_decide_nothing() -> None:
-    assert decide_batch(Batch([], [asking(0, [], [], 1)], []), torch.zeros(0, VOCAB), None) == []
+    assert accept_batch(Batch([], [asking(0, [], [], 1)], []), torch.zeros(0, VOCAB), None) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.sampling.parameters import SamplingParams
-from verifier.acceptance.token_counts import History, adjust_rows
+from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
 Entry = tuple[float, bool, int, bool]  # bias, seen, count, banned
 IDS = 12
@@ -48,14 +48,16 @@ def counted_anew(
     return made
 
 
-def entries(histories: Sequence[tuple[History, Sequence[int]]]) -> list[dict[int, Entry]]:
+def entries(
+    all_token_counts: Sequence[tuple[TokenCounts, Sequence[int]]],
+) -> list[dict[int, Entry]]:
     """By row, without what changes nothing under the session's own parameters."""
-    made = adjust_rows(histories)
-    height = sum(len(draft) + 1 for _, draft in histories)
+    made = processor_rows(all_token_counts)
+    height = sum(len(draft) + 1 for _, draft in all_token_counts)
     if made is None:
         return [{} for _ in range(height)]
     assert len(made.offsets) == height + 1 and int(made.offsets[-1]) == len(made.ids)
-    asked = [h.params for h, draft in histories for _ in range(len(draft) + 1)]
+    asked = [h.params for h, draft in all_token_counts for _ in range(len(draft) + 1)]
     rows: list[dict[int, Entry]] = []
     for row, own in enumerate(asked):
         repeats = own.repetition_penalty not in (None, 1.0)
@@ -83,31 +85,31 @@ sessions = st.tuples(
 
 @given(st.lists(sessions, min_size=1, max_size=4))
 def test_each_row_counts_all_before_it_and_nothing_else(batch) -> None:
-    histories, expected = [], []
+    all_token_counts, expected = [], []
     for asked, prompt, rounds, draft, resumed in batch:
         resumed = min(resumed, len(prompt))
         begin = len(prompt) - resumed
-        history = History(asked, prompt, ENDS, resumed)
+        token_counts = TokenCounts(asked, prompt, ENDS, resumed)
         output = list(prompt[begin:])
         for run in rounds:
-            history.rows(draft)  # a rejected draft leaves nothing behind
-            history.commit(run)
+            token_counts.rows(draft)  # a rejected draft leaves nothing behind
+            token_counts.commit(run)
             output += run
-        histories.append((history, draft))
+        all_token_counts.append((token_counts, draft))
         expected += [
             counted_anew(asked, prompt[:begin], [*output, *draft[:row]])
             for row in range(len(draft) + 1)
         ]
-    assert entries(histories) == expected
+    assert entries(all_token_counts) == expected
 
 
 def test_a_session_that_changes_no_logit_adds_nothing() -> None:
-    plain = History(SamplingParams(temperature=0.7), [1, 2, 3], ENDS)
-    other = History(SamplingParams(presence_penalty=1.0), [1, 2], ENDS)
+    plain = TokenCounts(SamplingParams(temperature=0.7), [1, 2, 3], ENDS)
+    other = TokenCounts(SamplingParams(presence_penalty=1.0), [1, 2], ENDS)
     plain.commit([4, 4])
     other.commit([5])
-    assert adjust_rows([(plain, [6]), (plain, [])]) is None
-    made = adjust_rows([(plain, [6]), (other, [])])
+    assert processor_rows([(plain, [6]), (plain, [])]) is None
+    made = processor_rows([(plain, [6]), (other, [])])
     assert made is not None
     assert made.offsets.tolist() == [0, 0, 0, 1]
     assert made.ids.tolist() == [5]
@@ -115,14 +117,14 @@ def test_a_session_that_changes_no_logit_adds_nothing() -> None:
 
 
 def test_a_ban_ends_with_its_reason() -> None:
-    history = History(SamplingParams(min_new_tokens=3), [1], ENDS)
-    assert history.acts
-    made = adjust_rows([(history, [4, 4, 4, 4])])
+    token_counts = TokenCounts(SamplingParams(min_new_tokens=3), [1], ENDS)
+    assert token_counts.acts
+    made = processor_rows([(token_counts, [4, 4, 4, 4])])
     assert made is not None
     banned = made.banned.view(5, len(ENDS)).all(dim=1)
     assert banned.tolist() == [True, True, True, False, False]
-    history.commit([4, 4, 4])
-    assert not history.acts
+    token_counts.commit([4, 4, 4])
+    assert not token_counts.acts
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 500])
@@ -130,9 +132,9 @@ def test_a_history_holds_as_many_ids_as_there_are(length: int) -> None:
     asked = SamplingParams(
         repetition_penalty=1.5, logit_bias=tuple((i, 1.0) for i in range(1000, 1000 + length))
     )
-    history = History(asked, list(range(length)), ENDS)
-    history.commit([*range(length, 2 * length), 5])
-    made = adjust_rows([(history, [])])
+    token_counts = TokenCounts(asked, list(range(length)), ENDS)
+    token_counts.commit([*range(length, 2 * length), 5])
+    made = processor_rows([(token_counts, [])])
     assert made is not None
     assert set(made.ids[made.seen].tolist()) == {*range(2 * length), 5}
     assert float(made.bias.sum()) == length

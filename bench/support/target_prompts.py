@@ -17,7 +17,7 @@ from common.vocabulary.prompts import PromptText
 
 
 @dataclass(frozen=True)
-class Question:
+class TargetPrompt:
     """One prompt, in text and in target ids; exactly one of messages and beginning is there."""
 
     name: str
@@ -42,9 +42,9 @@ class Question:
         )
 
 
-def questions(
+def target_prompts(
     files: TokenizerFiles, count: int, prompts: Sequence[Prompt] = PROMPTS
-) -> list[Question]:
+) -> list[TargetPrompt]:
     """The first `count` prompts; code and English take turns."""
     text = PromptText(files)
     asked = []
@@ -52,8 +52,8 @@ def questions(
         if files.has_chat_template:
             messages = (("user", prompt.message),)
             ids = text.render(messages)
-            asked.append(Question(prompt.name, tuple(ids), messages=messages))
+            asked.append(TargetPrompt(prompt.name, tuple(ids), messages=messages))
         else:
             ids = text.encode(prompt.beginning)
-            asked.append(Question(prompt.name, tuple(ids), beginning=prompt.beginning))
+            asked.append(TargetPrompt(prompt.name, tuple(ids), beginning=prompt.beginning))
     return asked
