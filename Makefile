@@ -6,9 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tiny models: a process per core is faster than a thread per core.
 FAST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
-PROTOS := $(wildcard proto/crossdraft/v1/*.proto)
 
-.PHONY: demo test test-fast bench lint stubs protos clean
+.PHONY: demo test test-fast bench lint stubs protos released-protos clean
 
 demo: $(STAMP)
 	$(BIN)/crossdraft demo
@@ -27,15 +26,20 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/buf lint proto
+	$(BIN)/buf format proto --diff --exit-code
+	$(BIN)/buf breaking proto --against proto/released.binpb
 
 # The committed stubs are what these protos generate; one of the fast tests too.
 stubs: $(STAMP)
 	$(BIN)/pytest -q tests/wire/test_stubs.py
 
-# Mapping the proto folder onto common/pb makes the stubs import each other as common.pb.…
 protos: $(STAMP)
-	$(BIN)/python -m grpc_tools.protoc -Icommon/pb=proto/crossdraft/v1 \
-	  --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS:proto/crossdraft/v1/%=common/pb/%)
+	$(BIN)/python proto/generate.py
+
+# After a release: what later protos must not break.
+released-protos: $(STAMP)
+	$(BIN)/buf build proto -o proto/released.binpb
 
 # torch first and by itself: it is the big one, and the rest must not pull in another.
 $(STAMP): pyproject.toml constraints.txt

@@ -1,13 +1,13 @@
-"""A client of the drafter: one request in, pieces of text and statistics out.
+"""A client of the drafter: one request in, token deltas and statistics out.
 
-Knows: the drafter's protocol, as the one place in cli that reads protobuf. Refuses to know: how
-anything is shown; generate, demo and the benchmarks all come through here.
+Knows the drafter's protocol; nothing else on the client's side reads protobuf. Does not know how
+anything is shown: the command line, the benchmarks and programs of others all come through here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from client.results import Output, Statistics, TokenDelta
@@ -16,15 +16,10 @@ from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.rpc.channel import ClientTls, open_channel
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
-from common.types import BridgeMode, Origin, TokenLogprobs
-from common.wire.generate import (
-    bridge_to_pb,
-    origin_from_pb,
-    rule_from_pb,
-    rule_to_pb,
-    stop_reason_from_pb,
-)
-from common.wire.sampling import sampling_to_pb
+from common.types import BridgeMode
+from common.wire.enums import BRIDGES, FINISH_REASONS, ORIGINS, RULES
+from common.wire.generate import stage_times_from_pb
+from common.wire.sampling import logprobs_from_pb, sampling_to_pb
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 
@@ -58,12 +53,6 @@ class Pair:
     max_context_length: int
     max_draft_steps: int
     drafting: bool
-
-
-@dataclass
-class _Gathered:
-    deltas: list[TokenDelta] = field(default_factory=list)
-    summary: drafter_pb2.Summary | None = None
 
 
 class Client:
@@ -113,43 +102,42 @@ class Client:
         on_delta: Callable[[TokenDelta], None] = lambda delta: None,
         timeout_s: float | None = None,
     ) -> Output:
-        """Run one request, calling `on_delta` as text comes; a tail is a piece of its own."""
-        gathered = _Gathered()
+        """Run one request, calling `on_delta` as text comes."""
+        deltas: list[TokenDelta] = []
+        summary: drafter_pb2.Summary | None = None
         message = _request_to_pb(request)
         call = self._stub.Generate(message, timeout=timeout_s, metadata=self._metadata)
         async for response in call:
-            for each in response.deltas:
+            for each in response.deltas.deltas:
                 delta = _delta_from_pb(each)
-                gathered.deltas.append(delta)
+                deltas.append(delta)
                 on_delta(delta)
             if response.HasField("summary"):
-                gathered.summary = response.summary
-        if gathered.summary is None:
+                summary = response.summary
+        if summary is None:
             raise IncompleteStream("the drafter's stream ended without a summary")
-        tail = gathered.summary.tail_text
-        if tail:
-            on_delta(_tail_delta(tail, gathered.deltas, request))
-        return Output(
-            text="".join(delta.text for delta in gathered.deltas) + tail,
-            token_ids=tuple(delta.token_id for delta in gathered.deltas),
-            origins=tuple(delta.origin for delta in gathered.deltas),
-            statistics=_statistics_from_pb(gathered.summary),
-            logprobs=tuple(delta.logprobs for delta in gathered.deltas if delta.logprobs),
-        )
+        return output_of(deltas, _statistics_from_pb(summary))
 
 
-def _tail_delta(tail: str, deltas: list[TokenDelta], request: Request) -> TokenDelta:
-    if deltas:
-        return replace(deltas[-1], text=tail)
-    return TokenDelta(request.resumed_ids[-1], tail, Origin.VERIFIER)
+def output_of(deltas: Sequence[TokenDelta], statistics: Statistics) -> Output:
+    """All deltas of one answer, in order, and its statistics."""
+    tokens = [delta for delta in deltas if delta.token_id is not None]
+    return Output(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(delta.token_id for delta in tokens if delta.token_id is not None),
+        origins=tuple(delta.origin for delta in tokens),
+        statistics=statistics,
+        logprobs=tuple(delta.logprobs for delta in tokens if delta.logprobs),
+    )
 
 
 def _delta_from_pb(message: drafter_pb2.TokenDelta) -> TokenDelta:
-    logprobs = None
-    if message.HasField("logprob"):
-        top_ids, top_logprobs = tuple(message.top_token_ids), tuple(message.top_logprobs)
-        logprobs = TokenLogprobs(message.logprob, top_ids, top_logprobs)
-    return TokenDelta(message.token_id, message.text, origin_from_pb(message.origin), logprobs)
+    return TokenDelta(
+        message.token_id if message.HasField("token_id") else None,
+        message.text,
+        ORIGINS.from_pb(message.origin),
+        logprobs_from_pb(message.logprobs) if message.HasField("logprobs") else None,
+    )
 
 
 def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
@@ -157,12 +145,12 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
         max_new_tokens=request.max_new_tokens,
         stop_token_ids=request.stop_ids,
         draft_steps=request.draft_steps,
-        bridge_mode=bridge_to_pb(request.bridge),
+        bridge_mode=BRIDGES.to_pb(request.bridge),
         ignore_eos=request.ignore_eos,
         stop=request.stop,
         resumed_token_ids=request.resumed_ids,
-        rule=rule_to_pb(request.rule),
-        sampling=sampling_to_pb(request.sampling, drafter_pb2.GenerateRequest.Sampling()),
+        acceptance_rule=RULES.to_pb(request.rule),
+        sampling=sampling_to_pb(request.sampling),
     )
     if request.prompt is not None:
         message.prompt = request.prompt
@@ -178,21 +166,21 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
 
 def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
     return Statistics(
-        stop_reason=stop_reason_from_pb(summary.stop_reason),
+        finish_reason=FINISH_REASONS.from_pb(summary.finish_reason),
         prompt_tokens=summary.prompt_tokens,
         output_tokens=summary.output_tokens,
         rounds=summary.rounds,
         mean_acceptance_length=summary.mean_acceptance_length,
         drafted_by_position=tuple(summary.drafted_by_position),
         accepted_by_position=tuple(summary.accepted_by_position),
-        time_to_first_token_s=summary.time_to_first_token_s,
-        total_s=summary.total_s,
-        stage_s=dict(summary.stage_s),
+        time_to_first_token_s=summary.time_to_first_token_us / 1e6,
+        total_s=summary.total_us / 1e6,
+        stage_s=stage_times_from_pb(summary.stage_times),
         wire_bytes=summary.wire_bytes,
         intersection_rounds=summary.intersection_rounds,
         text_rounds=summary.text_rounds,
         drafting=summary.drafting,
-        rule=rule_from_pb(summary.rule),
+        rule=RULES.from_pb(summary.acceptance_rule),
         stop_string=summary.stop_string,
         outside_us=tuple(summary.outside_us),
         queue_us=tuple(summary.queue_us),

@@ -1,6 +1,6 @@
-"""What a request gave: tokens, text, log-probabilities and the stream's own statistics.
+"""What a request returned: tokens, text, log-probabilities and the stream's own statistics.
 
-Knows what these say and how JSON takes them. Refuses to know the protocol (client/client.py).
+Knows these values and their JSON. Does not know the protocol (client/client.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from common.types import FinishReason, Origin, TokenLogprobs
 
 @dataclass(frozen=True)
 class TokenDelta:
-    """One committed token, with the text that became whole with it."""
+    """One committed token, with the text that became complete with it."""
 
-    token_id: int
+    token_id: int | None  # None: text left over at the end, of no token of its own
     text: str
-    origin: Origin
+    origin: Origin | None  # None: an origin that this version doesn't know
     logprobs: TokenLogprobs | None = None  # if asked for
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """One stream's own, as the drafter measured them; drafter.proto's Summary says what is what."""
+    """One stream's own, as the drafter measured them; see Summary in drafter.proto."""
 
-    stop_reason: FinishReason | None
+    finish_reason: FinishReason | None
     prompt_tokens: int
     output_tokens: int
     rounds: int
@@ -35,7 +35,7 @@ class Statistics:
     accepted_by_position: tuple[int, ...]
     time_to_first_token_s: float
     total_s: float
-    stage_s: dict[str, float]
+    stage_s: dict[str, float]  # seconds by stage of a round
     wire_bytes: int
     intersection_rounds: int
     text_rounds: int
@@ -60,25 +60,25 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Output:
-    """Everything that one request gave."""
+    """Everything that one request returned."""
 
     text: str
     token_ids: tuple[int, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[Origin | None, ...]
     statistics: Statistics
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if asked for
 
     def as_json(self) -> dict[str, Any]:
         statistics = asdict(self.statistics)
-        reason, rule = statistics.pop("stop_reason"), statistics.pop("rule")
+        reason, rule = statistics.pop("finish_reason"), statistics.pop("rule")
         logprobs = {"logprobs": [asdict(each) for each in self.logprobs]} if self.logprobs else {}
         prompt, output = self.statistics.prompt_tokens, self.statistics.output_tokens
         return {
             "text": self.text,
             "token_ids": self.token_ids,
-            "origins": [origin.value for origin in self.origins],
+            "origins": [origin.value if origin else None for origin in self.origins],
             **logprobs,
-            "stop_reason": reason.value if reason else None,
+            "finish_reason": reason.value if reason else None,
             "stop_string": statistics.pop("stop_string") or None,
             "rule": rule.value if rule else None,
             "usage": {

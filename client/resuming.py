@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import grpc
 
-from client.client import Client, Request
+from client.client import Client, Request, output_of
 from client.results import Output, TokenDelta
 from common.errors import IncompleteStream
+from common.rpc.error_details import received
 from common.rpc.statuses import broken_off
 
 PAUSE_S = 0.2  # before the next attempt, where nobody said how long to wait
@@ -41,12 +42,14 @@ async def generate_resuming(
     def receive(delta: TokenDelta) -> None:
         nonlocal lost_at
         lost_at = None
+        if so_far and so_far[-1].token_id is None:
+            return  # the text left over at the end; it came before the stream was lost, too
         so_far.append(delta)
         on_delta(delta)
 
     while True:
-        begun = len(so_far)
-        known = (*request.resumed_ids, *(delta.token_id for delta in so_far))
+        tokens = [delta.token_id for delta in so_far if delta.token_id is not None]
+        known = (*request.resumed_ids, *tokens)
         resumed = dataclasses.replace(request, resumed_ids=known)
         left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
         try:
@@ -59,24 +62,14 @@ async def generate_resuming(
             on_pause(error)
             await asyncio.sleep(pause_s)
         else:
-            return _joined(so_far[:begun], output)
+            return output_of(so_far, output.statistics)
 
 
 def pause(error: grpc.aio.AioRpcError | IncompleteStream) -> float | None:
     """Seconds after which another attempt may do better; None: none will."""
     if isinstance(error, IncompleteStream):
         return PAUSE_S
-    details = dict(error.trailing_metadata() or ())
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "retry_ms" in details:
-        return int(details["retry_ms"]) / 1000
+    details = received(error.trailing_metadata())
+    if details is not None and details.retry_ms is not None:
+        return details.retry_ms / 1000
     return PAUSE_S if broken_off(error) else None
-
-
-def _joined(before: list[TokenDelta], output: Output) -> Output:
-    return dataclasses.replace(
-        output,
-        text="".join(delta.text for delta in before) + output.text,
-        token_ids=(*(delta.token_id for delta in before), *output.token_ids),
-        origins=(*(delta.origin for delta in before), *output.origins),
-        logprobs=(*(each.logprobs for each in before if each.logprobs), *output.logprobs),
-    )

@@ -15,7 +15,7 @@ from client.client import Statistics, TokenDelta
 from common.sampling.rules import AcceptanceRule
 from common.types import Origin
 
-STYLES = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}
+STYLES: dict[Origin | None, str] = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}
 LEGEND = Text.assemble(("accepted drafts", "green"), " · ", ("the verifier's own", "bold"))
 
 
@@ -41,7 +41,7 @@ class DeltaWriter:
             sys.stdout.flush()
             return
         text = delta.text.translate(_CONTROLS)
-        self._console.print(Text(text, style=STYLES[delta.origin]), end="", soft_wrap=True)
+        self._console.print(Text(text, style=STYLES.get(delta.origin, "")), end="", soft_wrap=True)
 
     def end(self) -> None:
         """Leave the cursor at the start of a line."""
@@ -52,7 +52,7 @@ class DeltaWriter:
 
 def one_line(statistics: Statistics) -> str:
     """The statistics of one stream, for a person."""
-    reason = statistics.stop_reason.value if statistics.stop_reason else "unknown"
+    reason = statistics.finish_reason.value if statistics.finish_reason else "unknown"
     if statistics.stop_string:
         reason = f"the stop string {statistics.stop_string!r}"
     parts = [

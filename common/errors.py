@@ -1,12 +1,12 @@
 """Every error a caller can cause: one class per cause, each with its gRPC status.
 
-Knows: which cause maps to which status, and that a message names field, value and limit.
-Refuses to know: how an error travels (common/rpc/statuses.py sends it, with its details).
-Our own mistakes are asserts, never one of these.
+Knows which cause has which status, and that a message names field, value and limit. Does not know
+how an error travels (common/rpc/error_details.py). Our own mistakes are asserts, never one of these.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import grpc
@@ -15,13 +15,26 @@ _NAME_SHOWN = 100  # characters of a name that somebody without a token may have
 
 
 class CrossdraftError(Exception):
-    """Base of all errors with a gRPC status. `details` travel as trailing metadata, in ASCII."""
+    """Base of all errors with a gRPC status.
+
+    field: the request's field at fault, if it is one. retry_ms: after how long another attempt may
+    succeed. metadata: further facts for machines, short.
+    """
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    reason = "CROSSDRAFT_ERROR"  # the cause for machines: the class's name in upper snake case
 
-    def __init__(self, message: str, **details: str | int) -> None:
+    def __init__(
+        self, message: str, *, field: str = "", retry_ms: int | None = None, **metadata: str | int
+    ) -> None:
         super().__init__(message)
-        self.details = {key: str(value) for key, value in details.items()}
+        self.field = field
+        self.retry_ms = retry_ms
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
 
 class InvalidField(CrossdraftError):
@@ -39,8 +52,8 @@ class UnknownHealthName(InvalidField):
     status = grpc.StatusCode.NOT_FOUND
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        told = repr(name[:_NAME_SHOWN]) + "…" * (len(name) > _NAME_SHOWN)  # it goes into the log
-        super().__init__("service", told, f"one of {', '.join(map(repr, known))}")
+        shown = repr(name[:_NAME_SHOWN]) + "…" * (len(name) > _NAME_SHOWN)  # it goes into the log
+        super().__init__("service", shown, f"one of {', '.join(map(repr, known))}")
 
 
 class UnfitRule(InvalidField):
@@ -48,13 +61,26 @@ class UnfitRule(InvalidField):
 
 
 class InvalidDistribution(InvalidField):
-    """A row of q that is no distribution, or not one that its draft token could have come from."""
+    """A row of q that is no distribution, or has no probability for its draft token."""
 
 
 class MissingMessage(CrossdraftError):
-    """A stream's message came without its content, or with fields this version doesn't know."""
+    """A message came without its content."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class UnknownFeature(CrossdraftError):
+    """A message requires a feature that this version doesn't have."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, field: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(
+            f"{field} is {name!r}; it must be one of {', '.join(sorted(known)) or 'none'}",
+            field=field,
+            feature=name,
+        )
 
 
 class MalformedMessage(CrossdraftError):
@@ -121,7 +147,7 @@ class OverCapacity(CrossdraftError):
 
 
 class Unauthenticated(CrossdraftError):
-    """The call carries no token, or none that is known. Never tells the token."""
+    """The call carries no token, or none that is known. Never shows the token."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
 
@@ -157,7 +183,7 @@ class IncompleteStream(CrossdraftError):
 
 
 class ModelFailed(CrossdraftError):
-    """The model's forward pass raised or gave no distribution; the session can't go on."""
+    """The model's forward pass raised or gave invalid logits; the session can't go on."""
 
     status = grpc.StatusCode.INTERNAL
 
@@ -202,17 +228,22 @@ class ConfigError(CrossdraftError):
 
 
 class VerifierRefused(CrossdraftError):
-    """A verifier's own error, handed on to the client with its status."""
+    """A verifier's own error, handed on to the client with its status, reason and details."""
 
     def __init__(
         self,
         status: grpc.StatusCode,
         message: str,
-        details: Mapping[str, str],
+        *,
+        reason: str = "",
+        field: str = "",
+        retry_ms: int | None = None,
+        metadata: Mapping[str, str] | None = None,
         verifier: str = "",
     ) -> None:
-        """verifier: the id of whose error it is, if it told."""
-        super().__init__(message)
-        self.details = dict(details)  # any key, as the verifier sent it
+        """reason: "" where the verifier gave none. verifier: the id of the one that refused, if known."""
+        super().__init__(message, field=field, retry_ms=retry_ms)
+        self.metadata = dict(metadata or {})
         self.status = status
+        self.reason = reason or type(self).reason
         self.verifier = verifier

@@ -29,6 +29,7 @@ class FinishReason(Enum):
     STOP = "stop"  # an eos or stop id, which is the last committed token
     LENGTH = "length"  # max_new_tokens reached
     CONTEXT = "context"  # the model's context is full
+    OTHER = "other"  # a newer peer's reason, which this version can't name
 
 
 class BridgeMode(Enum):
@@ -148,3 +149,4 @@ class ModelInfo:
     version: str
     device: str = "cpu"  # as torch writes it
     dtype: str = "float32"
+    features: frozenset[str] = frozenset()  # what required_features may name there

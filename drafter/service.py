@@ -1,8 +1,8 @@
-"""DrafterService: a prompt or a conversation in, pieces of text out.
+"""DrafterService: a prompt or a conversation in, text out.
 
-Knows the Generate protocol's order and when the service is full. Refuses to know what a request may
-say (drafter/generate/request.py), what is told back (drafter/generate/reply.py), and how drafts are
-made and checked (drafter/speculation.py).
+Knows the order of a Generate call and when the service is full. Does not know what a request may say
+(drafter/generate/request.py), what is sent back (drafter/generate/reply.py), and how drafts are made
+and verified (drafter/speculation.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from common.rpc.channel import ClientTls, open_channel
 from common.rpc.server import Service
 from common.telemetry.tracing import exporting
 from common.version import VERSION
+from common.wire.checks import FEATURES
+from common.wire.generate import deltas_response
 from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
 from drafter.engine.session import DraftFailed, DraftRequest
@@ -68,6 +70,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             drafting=self._pair.engine.healthy,
             device=self._pair.device,
             dtype=self._pair.dtype,
+            features=sorted(FEATURES),
         )
 
     async def Generate(
@@ -81,12 +84,12 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._streams += 1
         try:
             # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
-            asked = await asyncio.to_thread(read_request, request, self._pair, self._config)
+            parsed = await asyncio.to_thread(read_request, request, self._pair, self._config)
             session = SpeculativeSession(
-                self._pair, asked.spec, asked.contexts, asked.draft_steps, asked.mode, began
+                self._pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
             )
-            reply = Reply(self._pair.bridge.target, session, asked.stops, asked.resumed)
-            told = self._telemetry.watch(session)
+            reply = Reply(self._pair.bridge.target, session, parsed.stops, parsed.resumed)
+            telemetry = self._telemetry.watch(session)
             deltas: list[pb.TokenDelta] = []
             async with aclosing(speculate(session, reply.over)) as runs:
                 async for run in runs:
@@ -94,11 +97,12 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                     if reply.over:
                         break
                     if deltas:
-                        yield pb.GenerateResponse(deltas=deltas)
-            # The verifier has been let go by now, at a stop string too.
-            last = reply.last(deltas)
-            told.answered(reply.ending, asked.draft_steps > 0)
-            yield last
+                        yield deltas_response(deltas)
+            # The verifier's session is closed by now, at a stop string too.
+            last = list(reply.last(deltas))
+            telemetry.answered(reply.ending, parsed.draft_steps > 0)
+            for response in last:
+                yield response
         finally:
             self._streams -= 1
 

@@ -102,7 +102,7 @@ class StreamTelemetry:
         if asked_for_drafts and not self._session.drafting:
             whole.undrafted.inc()
         told = {
-            "stop_reason": ending.reason.value,
+            "finish_reason": ending.reason.value,
             "rule": self._session.rule.value,
             "prompt_tokens": self._session.prompt_length,
             "output_tokens": ending.output_tokens,

@@ -2,8 +2,8 @@
 
     python examples/generate_client.py 127.0.0.1:50052 "Once upon a time" --temperature 0.8 --seed 7
 
-Pieces come as they are committed; the last message carries the summary. Leave the seed out, and the
-same call gives another text each time.
+Text comes as it is committed; the last message is the summary. Without a seed, the same call gives
+another text each time.
 """
 
 from __future__ import annotations
@@ -31,24 +31,30 @@ def request_of(flags: argparse.Namespace) -> drafter_pb2.GenerateRequest:
 def stream(
     address: str, request: drafter_pb2.GenerateRequest, timeout_s: float
 ) -> Iterator[str | drafter_pb2.Summary]:
-    """Text as it comes, then the summary. A drafter that is lost is asked again, or its successor:
-    a request that says which tokens have come goes on behind them."""
-    lost_at = None
+    """Text as it comes, then the summary. When a drafter is lost, the request goes to it again, or to
+    its successor: with the ids of the tokens that have come, it continues after them."""
+    lost_at, complete = None, False
     with grpc.insecure_channel(address) as channel:
         while True:
             try:
                 for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
                     lost_at = None
-                    request.resumed_token_ids.extend(delta.token_id for delta in response.deltas)
-                    yield from (delta.text for delta in response.deltas)
                     if response.HasField("summary"):
-                        yield response.summary.tail_text
                         yield response.summary
                         return
+                    for delta in response.deltas.deltas:
+                        if delta.HasField("token_id"):
+                            request.resumed_token_ids.append(delta.token_id)
+                        elif complete:
+                            continue  # the text left over at the end, once more
+                        else:
+                            complete = True
+                        yield delta.text
             except grpc.RpcError as error:
                 lost_at = lost_at or time.monotonic()
-                named = "error" in dict(error.trailing_metadata() or ())  # a drafter's own
-                broken = () if named else ("CANCELLED", "INTERNAL", "UNKNOWN")
+                # A drafter's own errors carry details; a broken connection's status doesn't.
+                own = "grpc-status-details-bin" in dict(error.trailing_metadata() or ())
+                broken = () if own else ("CANCELLED", "INTERNAL", "UNKNOWN")
                 lost = error.code().name in ("UNAVAILABLE", *broken)
                 if not lost or time.monotonic() - lost_at >= timeout_s:
                     raise

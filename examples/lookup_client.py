@@ -3,8 +3,7 @@
     python examples/lookup_client.py "a b c a b c a" --temperature 0.7 --seed 1
 
 Needs nothing of Crossdraft but the generated stubs. It names no acceptance rule, so the verifier
-takes greedy at temperature 0, coupled with a seed, target-only otherwise: exact for whatever is
-proposed.
+selects greedy at temperature 0, coupled with a seed, target-only otherwise: lossless for any draft.
 """
 
 import argparse
@@ -15,11 +14,12 @@ import grpc
 from tokenizers import Tokenizer
 
 from common.pb import verifier_pb2 as pb
+from common.pb.sampling_pb2 import Sampling
 from common.pb.verifier_pb2_grpc import VerifierServiceStub
 
 
 def lookup(tokens: list[int], k: int, longest: int = 3) -> list[int]:
-    """Up to k tokens that followed where the last few occurred before, the latest place first."""
+    """Up to k tokens that followed where the last few occurred before, the latest occurrence first."""
     for n in range(longest, 0, -1):
         for start in range(len(tokens) - n - 1, -1, -1):
             if tokens[start : start + n] == tokens[-n:]:
@@ -42,10 +42,12 @@ def generate(stub: VerifierServiceStub, opening: pb.Open, k: int) -> Iterator[li
             if verdict.finish_reason:
                 return
             draft = lookup(tokens, k)
-            ahead = pb.Proposal(round=verdict.round + 1, base_length=len(tokens), token_ids=draft)
-            requests.put(pb.VerifyRequest(proposal=ahead))
+            proposal = pb.Proposal(
+                round=verdict.round + 1, base_length=len(tokens), token_ids=draft
+            )
+            requests.put(pb.VerifyRequest(proposal=proposal))
     finally:
-        requests.put(None)  # ends our side
+        requests.put(None)  # closes our side of the stream
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,21 +58,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draft-tokens", type=int, default=8)
     for option, kind in (("temperature", float), ("top-p", float), ("top-k", int), ("seed", int)):
         parser.add_argument(f"--{option}", type=kind)
-    asked = parser.parse_args(arguments)
-    with grpc.insecure_channel(asked.verifier) as channel:
+    flags = parser.parse_args(arguments)
+    with grpc.insecure_channel(flags.verifier) as channel:
         stub = VerifierServiceStub(channel)
         model = stub.GetModel(pb.GetModelRequest())
         parts = stub.GetTokenizer(pb.GetTokenizerRequest())
         chunks = [part.chunk for part in parts if part.filename == "tokenizer.json"]
         tokenizer = Tokenizer.from_buffer(b"".join(chunks))
-        chosen = {name: getattr(asked, name) for name in ("temperature", "top_p", "top_k", "seed")}
+        given = {name: getattr(flags, name) for name in ("temperature", "top_p", "top_k", "seed")}
         opening = pb.Open(
-            prompt_token_ids=tokenizer.encode(asked.prompt).ids,
-            max_new_tokens=asked.max_new_tokens,
+            prompt_token_ids=tokenizer.encode(flags.prompt).ids,
+            max_new_tokens=flags.max_new_tokens,
             tokenizer_sha256=model.tokenizer_sha256,
-            sampling=pb.Open.Sampling(**chosen),  # what is None stays absent
+            sampling=Sampling(**given),  # what is None stays absent
         )
-        runs = list(generate(stub, opening, min(asked.draft_tokens, model.max_draft_tokens)))
+        runs = list(generate(stub, opening, min(flags.draft_tokens, model.max_draft_tokens)))
     print(tokenizer.decode([token for run in runs for token in run]))
     print(f"{sum(map(len, runs[1:]))} tokens in {len(runs) - 1} rounds after the first")
 

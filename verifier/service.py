@@ -87,7 +87,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         timeout = ReusableTimeout(self._idle_timeout_s)
         await context.send_initial_metadata(((verifier_id.KEY, self._id),))
         # Also at the end: a refusal that comes at once may overtake what the call begins with.
-        context.set_trailing_metadata(trailing(context, {verifier_id.KEY: self._id}))
+        context.set_trailing_metadata(trailing(context, (verifier_id.KEY, self._id)))
         try:
             async for request in EachWithin(requests, timeout, IDLE):
                 check_verify_request(request, self._engine.limits)

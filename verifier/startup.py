@@ -13,6 +13,7 @@ from common.types import ModelInfo, OpenSession
 from common.version import VERSION
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
+from common.wire.checks import FEATURES
 from verifier.acceptance.sampler import AcceptanceSampler, HostAcceptanceSampler
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
@@ -63,6 +64,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         version=VERSION,
         device=str(device.place),
         dtype=device.dtype_name,
+        features=FEATURES,
     )
     return engine, info, files
 

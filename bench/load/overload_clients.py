@@ -18,6 +18,7 @@ import grpc
 from client.client import Client, Request
 from client.results import TokenDelta
 from common.errors import IncompleteStream
+from common.rpc.error_details import received
 
 WITHOUT_HINT_S = 0.2  # what a client waits that wasn't told
 LEFT_OVER_S = 120.0  # that a stream may take once no new ones begin
@@ -57,19 +58,20 @@ async def attempt(client: Client, request: Request, expected: tuple[int, ...]) -
     """expected: the ids that the request gives when nobody disturbs it."""
     made = Attempt(time.monotonic())
 
-    def came(_: TokenDelta) -> None:
-        made.token_s.append(time.monotonic())
+    def came(delta: TokenDelta) -> None:
+        if delta.token_id is not None:
+            made.token_s.append(time.monotonic())
 
     try:
         output = await client.generate(request, came, LEFT_OVER_S)
     except grpc.aio.AioRpcError as error:
         made.status = error.code().name
-        told = dict(error.trailing_metadata() or ()).get("retry_ms")
-        made.hint_s = int(told) / 1000 if told is not None else None
+        details = received(error.trailing_metadata())
+        if details is not None and details.retry_ms is not None:
+            made.hint_s = details.retry_ms / 1000
     except IncompleteStream:
         made.status = "INCOMPLETE"
     else:
-        del made.token_s[output.statistics.output_tokens :]  # a tail of text is no token
         made.changed = output.token_ids != expected
     made.ended_s = time.monotonic()
     return made

@@ -103,6 +103,6 @@ def sampling_of(values: dict[str, Any]) -> SamplingParams:
     try:
         return SamplingParams(**values)
     except InvalidField as error:
-        field = error.details["field"].removeprefix("sampling.")
+        field = error.field.removeprefix("sampling.")
         message = str(error).replace(f"sampling.{field}", f"--{field.replace('_', '-')}", 1)
         raise click.UsageError(message) from error

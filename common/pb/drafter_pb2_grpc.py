@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from common.pb import drafter_pb2 as common_dot_pb_dot_drafter__pb2
+from common.pb import drafter_pb2 as crossdraft_dot_v1_dot_drafter__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in common/pb/drafter_pb2_grpc.py depends on'
+        + ' but the generated code in crossdraft/v1/drafter_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,13 +37,13 @@ class DrafterServiceStub:
         """
         self.Generate = channel.unary_stream(
                 '/crossdraft.v1.DrafterService/Generate',
-                request_serializer=common_dot_pb_dot_drafter__pb2.GenerateRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_drafter__pb2.GenerateResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_drafter__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_drafter__pb2.GenerateResponse.FromString,
                 _registered_method=True)
         self.GetPair = channel.unary_unary(
                 '/crossdraft.v1.DrafterService/GetPair',
-                request_serializer=common_dot_pb_dot_drafter__pb2.GetPairRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_drafter__pb2.GetPairResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_drafter__pb2.GetPairRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_drafter__pb2.GetPairResponse.FromString,
                 _registered_method=True)
 
 
@@ -52,14 +52,14 @@ class DrafterServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Streams pieces of text as they are committed; the last message carries the statistics.
+        """Streams text as it is committed; the last message is the summary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPair(self, request, context):
-        """Which models are paired, how their vocabularies are bridged, and the limits.
+        """Which models are paired, how their vocabularies are bridged, limits and features.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,13 +70,13 @@ def add_DrafterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
-                    request_deserializer=common_dot_pb_dot_drafter__pb2.GenerateRequest.FromString,
-                    response_serializer=common_dot_pb_dot_drafter__pb2.GenerateResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_drafter__pb2.GenerateRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_drafter__pb2.GenerateResponse.SerializeToString,
             ),
             'GetPair': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPair,
-                    request_deserializer=common_dot_pb_dot_drafter__pb2.GetPairRequest.FromString,
-                    response_serializer=common_dot_pb_dot_drafter__pb2.GetPairResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_drafter__pb2.GetPairRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_drafter__pb2.GetPairResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -105,8 +105,8 @@ class DrafterService:
             request,
             target,
             '/crossdraft.v1.DrafterService/Generate',
-            common_dot_pb_dot_drafter__pb2.GenerateRequest.SerializeToString,
-            common_dot_pb_dot_drafter__pb2.GenerateResponse.FromString,
+            crossdraft_dot_v1_dot_drafter__pb2.GenerateRequest.SerializeToString,
+            crossdraft_dot_v1_dot_drafter__pb2.GenerateResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -132,8 +132,8 @@ class DrafterService:
             request,
             target,
             '/crossdraft.v1.DrafterService/GetPair',
-            common_dot_pb_dot_drafter__pb2.GetPairRequest.SerializeToString,
-            common_dot_pb_dot_drafter__pb2.GetPairResponse.FromString,
+            crossdraft_dot_v1_dot_drafter__pb2.GetPairRequest.SerializeToString,
+            crossdraft_dot_v1_dot_drafter__pb2.GetPairResponse.FromString,
             options,
             channel_credentials,
             insecure,

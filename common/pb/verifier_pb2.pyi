@@ -1,5 +1,5 @@
+from common.pb import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,36 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class AcceptanceRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ACCEPTANCE_RULE_UNSPECIFIED: _ClassVar[AcceptanceRule]
-    ACCEPTANCE_RULE_GREEDY: _ClassVar[AcceptanceRule]
-    ACCEPTANCE_RULE_TARGET_ONLY: _ClassVar[AcceptanceRule]
-    ACCEPTANCE_RULE_REJECTION: _ClassVar[AcceptanceRule]
-    ACCEPTANCE_RULE_COUPLED: _ClassVar[AcceptanceRule]
-
-class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
-    FINISH_REASON_STOP: _ClassVar[FinishReason]
-    FINISH_REASON_LENGTH: _ClassVar[FinishReason]
-    FINISH_REASON_CONTEXT: _ClassVar[FinishReason]
-ACCEPTANCE_RULE_UNSPECIFIED: AcceptanceRule
-ACCEPTANCE_RULE_GREEDY: AcceptanceRule
-ACCEPTANCE_RULE_TARGET_ONLY: AcceptanceRule
-ACCEPTANCE_RULE_REJECTION: AcceptanceRule
-ACCEPTANCE_RULE_COUPLED: AcceptanceRule
-FINISH_REASON_UNSPECIFIED: FinishReason
-FINISH_REASON_STOP: FinishReason
-FINISH_REASON_LENGTH: FinishReason
-FINISH_REASON_CONTEXT: FinishReason
-
 class GetModelRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "tokenizer_sha256", "vocab_size", "eos_token_ids", "max_context_length", "max_draft_tokens", "max_sessions", "max_message_bytes", "row_invariant", "version", "max_q_entries", "device", "dtype")
+    __slots__ = ("model", "tokenizer_sha256", "vocab_size", "eos_token_ids", "max_context_length", "max_draft_tokens", "max_sessions", "max_message_bytes", "row_invariant", "version", "max_q_entries", "device", "dtype", "features")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_SHA256_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +26,7 @@ class GetModelResponse(_message.Message):
     MAX_Q_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokenizer_sha256: str
     vocab_size: int
@@ -63,7 +40,8 @@ class GetModelResponse(_message.Message):
     max_q_entries: int
     device: str
     dtype: str
-    def __init__(self, model: _Optional[str] = ..., tokenizer_sha256: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_context_length: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., row_invariant: _Optional[bool] = ..., version: _Optional[str] = ..., max_q_entries: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., tokenizer_sha256: _Optional[str] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_context_length: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., row_invariant: _Optional[bool] = ..., version: _Optional[str] = ..., max_q_entries: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
@@ -88,39 +66,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("prompt_token_ids", "max_new_tokens", "stop_token_ids", "tokenizer_sha256", "acceptance_rule", "ignore_eos", "sampling", "resumed_output_tokens")
-    class Sampling(_message.Message):
-        __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_new_tokens", "logprobs")
-        class LogitBiasEntry(_message.Message):
-            __slots__ = ("key", "value")
-            KEY_FIELD_NUMBER: _ClassVar[int]
-            VALUE_FIELD_NUMBER: _ClassVar[int]
-            key: int
-            value: float
-            def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
-        TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
-        TOP_K_FIELD_NUMBER: _ClassVar[int]
-        TOP_P_FIELD_NUMBER: _ClassVar[int]
-        MIN_P_FIELD_NUMBER: _ClassVar[int]
-        SEED_FIELD_NUMBER: _ClassVar[int]
-        REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
-        PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
-        FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
-        LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
-        MIN_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
-        LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-        temperature: float
-        top_k: int
-        top_p: float
-        min_p: float
-        seed: int
-        repetition_penalty: float
-        presence_penalty: float
-        frequency_penalty: float
-        logit_bias: _containers.ScalarMap[int, float]
-        min_new_tokens: int
-        logprobs: int
-        def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., min_new_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    __slots__ = ("prompt_token_ids", "max_new_tokens", "stop_token_ids", "tokenizer_sha256", "acceptance_rule", "ignore_eos", "sampling", "resumed_output_tokens", "required_features")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -129,35 +75,31 @@ class Open(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RESUMED_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     max_new_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     tokenizer_sha256: str
-    acceptance_rule: AcceptanceRule
+    acceptance_rule: _sampling_pb2.AcceptanceRule
     ignore_eos: bool
-    sampling: Open.Sampling
+    sampling: _sampling_pb2.Sampling
     resumed_output_tokens: int
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., tokenizer_sha256: _Optional[str] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[Open.Sampling, _Mapping]] = ..., resumed_output_tokens: _Optional[int] = ...) -> None: ...
+    required_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., tokenizer_sha256: _Optional[str] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[_sampling_pb2.Sampling, _Mapping]] = ..., resumed_output_tokens: _Optional[int] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("round", "base_length", "token_ids", "q")
+    __slots__ = ("round", "base_length", "token_ids", "q", "required_features")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     round: int
     base_length: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    q: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
-    def __init__(self, round: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
-
-class SparseDistribution(_message.Message):
-    __slots__ = ("token_ids", "probabilities")
-    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
-    token_ids: _containers.RepeatedScalarFieldContainer[int]
-    probabilities: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
+    q: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.SparseDistribution]
+    required_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., base_length: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("verdict",)
@@ -178,20 +120,10 @@ class Verdict(_message.Message):
     accepted_length: int
     next_token_id: int
     committed_length: int
-    finish_reason: FinishReason
+    finish_reason: _sampling_pb2.FinishReason
     cost: RoundCost
-    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, round: _Optional[int] = ..., accepted_length: _Optional[int] = ..., next_token_id: _Optional[int] = ..., committed_length: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., cost: _Optional[_Union[RoundCost, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
-
-class TokenLogprobs(_message.Message):
-    __slots__ = ("logprob", "top_token_ids", "top_logprobs")
-    LOGPROB_FIELD_NUMBER: _ClassVar[int]
-    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-    logprob: float
-    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]
+    def __init__(self, round: _Optional[int] = ..., accepted_length: _Optional[int] = ..., next_token_id: _Optional[int] = ..., committed_length: _Optional[int] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cost: _Optional[_Union[RoundCost, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class RoundCost(_message.Message):
     __slots__ = ("queue_us", "forward_us", "accept_us", "batch_sessions", "batch_rows")
@@ -214,8 +146,8 @@ class VerifyOnceRequest(_message.Message):
     Q_FIELD_NUMBER: _ClassVar[int]
     open: Open
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    q: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ...) -> None: ...
+    q: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.SparseDistribution]
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ...) -> None: ...
 
 class VerifyOnceResponse(_message.Message):
     __slots__ = ("verdict",)

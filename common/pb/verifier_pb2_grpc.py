@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from common.pb import verifier_pb2 as common_dot_pb_dot_verifier__pb2
+from common.pb import verifier_pb2 as crossdraft_dot_v1_dot_verifier__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in common/pb/verifier_pb2_grpc.py depends on'
+        + ' but the generated code in crossdraft/v1/verifier_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,23 +37,23 @@ class VerifierServiceStub:
         """
         self.GetModel = channel.unary_unary(
                 '/crossdraft.v1.VerifierService/GetModel',
-                request_serializer=common_dot_pb_dot_verifier__pb2.GetModelRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_verifier__pb2.GetModelResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_verifier__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_verifier__pb2.GetModelResponse.FromString,
                 _registered_method=True)
         self.GetTokenizer = channel.unary_stream(
                 '/crossdraft.v1.VerifierService/GetTokenizer',
-                request_serializer=common_dot_pb_dot_verifier__pb2.GetTokenizerRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_verifier__pb2.GetTokenizerResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerResponse.FromString,
                 _registered_method=True)
         self.Verify = channel.stream_stream(
                 '/crossdraft.v1.VerifierService/Verify',
-                request_serializer=common_dot_pb_dot_verifier__pb2.VerifyRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_verifier__pb2.VerifyResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
                 _registered_method=True)
         self.VerifyOnce = channel.unary_unary(
                 '/crossdraft.v1.VerifierService/VerifyOnce',
-                request_serializer=common_dot_pb_dot_verifier__pb2.VerifyOnceRequest.SerializeToString,
-                response_deserializer=common_dot_pb_dot_verifier__pb2.VerifyOnceResponse.FromString,
+                request_serializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceRequest.SerializeToString,
+                response_deserializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceResponse.FromString,
                 _registered_method=True)
 
 
@@ -62,7 +62,7 @@ class VerifierServiceServicer:
     """
 
     def GetModel(self, request, context):
-        """What is served: model, limits, end-of-sequence ids, tokenizer fingerprint.
+        """What is served: model, limits, end-of-sequence ids, tokenizer fingerprint, features.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,23 +95,23 @@ def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
-                    request_deserializer=common_dot_pb_dot_verifier__pb2.GetModelRequest.FromString,
-                    response_serializer=common_dot_pb_dot_verifier__pb2.GetModelResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_verifier__pb2.GetModelRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_verifier__pb2.GetModelResponse.SerializeToString,
             ),
             'GetTokenizer': grpc.unary_stream_rpc_method_handler(
                     servicer.GetTokenizer,
-                    request_deserializer=common_dot_pb_dot_verifier__pb2.GetTokenizerRequest.FromString,
-                    response_serializer=common_dot_pb_dot_verifier__pb2.GetTokenizerResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerResponse.SerializeToString,
             ),
             'Verify': grpc.stream_stream_rpc_method_handler(
                     servicer.Verify,
-                    request_deserializer=common_dot_pb_dot_verifier__pb2.VerifyRequest.FromString,
-                    response_serializer=common_dot_pb_dot_verifier__pb2.VerifyResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyResponse.SerializeToString,
             ),
             'VerifyOnce': grpc.unary_unary_rpc_method_handler(
                     servicer.VerifyOnce,
-                    request_deserializer=common_dot_pb_dot_verifier__pb2.VerifyOnceRequest.FromString,
-                    response_serializer=common_dot_pb_dot_verifier__pb2.VerifyOnceResponse.SerializeToString,
+                    request_deserializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceRequest.FromString,
+                    response_serializer=crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,8 +140,8 @@ class VerifierService:
             request,
             target,
             '/crossdraft.v1.VerifierService/GetModel',
-            common_dot_pb_dot_verifier__pb2.GetModelRequest.SerializeToString,
-            common_dot_pb_dot_verifier__pb2.GetModelResponse.FromString,
+            crossdraft_dot_v1_dot_verifier__pb2.GetModelRequest.SerializeToString,
+            crossdraft_dot_v1_dot_verifier__pb2.GetModelResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -167,8 +167,8 @@ class VerifierService:
             request,
             target,
             '/crossdraft.v1.VerifierService/GetTokenizer',
-            common_dot_pb_dot_verifier__pb2.GetTokenizerRequest.SerializeToString,
-            common_dot_pb_dot_verifier__pb2.GetTokenizerResponse.FromString,
+            crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerRequest.SerializeToString,
+            crossdraft_dot_v1_dot_verifier__pb2.GetTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -194,8 +194,8 @@ class VerifierService:
             request_iterator,
             target,
             '/crossdraft.v1.VerifierService/Verify',
-            common_dot_pb_dot_verifier__pb2.VerifyRequest.SerializeToString,
-            common_dot_pb_dot_verifier__pb2.VerifyResponse.FromString,
+            crossdraft_dot_v1_dot_verifier__pb2.VerifyRequest.SerializeToString,
+            crossdraft_dot_v1_dot_verifier__pb2.VerifyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -221,8 +221,8 @@ class VerifierService:
             request,
             target,
             '/crossdraft.v1.VerifierService/VerifyOnce',
-            common_dot_pb_dot_verifier__pb2.VerifyOnceRequest.SerializeToString,
-            common_dot_pb_dot_verifier__pb2.VerifyOnceResponse.FromString,
+            crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceRequest.SerializeToString,
+            crossdraft_dot_v1_dot_verifier__pb2.VerifyOnceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,7 +16,8 @@ import grpc
 from opentelemetry.trace import Tracer
 
 from common.errors import CrossdraftError
-from common.rpc.statuses import ERROR_KEY, UNEXPECTED, parts
+from common.rpc.error_details import UNEXPECTED, received
+from common.rpc.statuses import parts
 from common.telemetry import metrics, request_id, tracing
 from common.telemetry.metrics import NONE, OTHER
 from common.telemetry.registry import Registry
@@ -116,7 +117,8 @@ def ended_by(
     status = context.code()
     if not isinstance(status, grpc.StatusCode):
         return grpc.StatusCode.UNKNOWN, UNEXPECTED
-    return status, str(dict(context.trailing_metadata() or ()).get(ERROR_KEY, NONE))
+    details = received(context.trailing_metadata())
+    return status, NONE if details is None else details.reason
 
 
 def _error_names() -> frozenset[str]:
@@ -124,6 +126,6 @@ def _error_names() -> frozenset[str]:
     names, found = {NONE, UNEXPECTED}, [CrossdraftError]
     while found:
         kind = found.pop()
-        names.add(kind.__name__)
+        names.add(kind.reason)
         found += kind.__subclasses__()
     return frozenset(names)

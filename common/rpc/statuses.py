@@ -1,7 +1,7 @@
 """How an exception in a handler becomes a gRPC status, on all four kinds of method.
 
-Knows: CrossdraftError carries its own status and details; anything else is our mistake, told as
-INTERNAL without its text and logged with its traceback. Refuses to know: services.
+Knows that a CrossdraftError carries its own status and details; anything else is our mistake, sent as
+INTERNAL without its text and logged with its traceback. Does not know services.
 
 Streaming handlers are written as async generators and run here as coroutines that write, because
 gRPC cancels a coroutine where it stands: the generator is closed, and its `finally` blocks run,
@@ -13,26 +13,29 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, closing
 from typing import Any
 
 import grpc
 
 from common.errors import CrossdraftError, IdleTooLong, MalformedMessage
+from common.rpc.error_details import (
+    UNEXPECTED,
+    ErrorDetails,
+    details_of,
+    encoded,
+    message_of,
+    received,
+)
 from common.rpc.idle_limit import within
 from common.rpc.timeouts import ReusableTimeout
 
 log = logging.getLogger(__name__)
 
-# Trailing metadata: the name of the error's class. A broken transport's status comes without it.
-ERROR_KEY = "error"
 # What gRPC itself makes of a broken transport, beside UNAVAILABLE.
 _TRANSPORT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 LAST_STATUS_S = 0.5  # for the status of a call that has just ended to leave
-UNEXPECTED = "Unexpected"  # its value for our own mistakes
-MESSAGE_LIMIT = 1000  # characters; the status travels in headers, which have a limit of their own
-
 
 # What a call passes before its handler: (method, context); raises what it is refused for, and ends
 # with the call.
@@ -99,9 +102,7 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
             except Exception:
                 log.exception("%s failed", method)
                 text = f"{method} failed; the server's log says why"
-                await context.abort(
-                    grpc.StatusCode.INTERNAL, text, trailing(context, {ERROR_KEY: UNEXPECTED})
-                )
+                await _abort(context, grpc.StatusCode.INTERNAL, text, ErrorDetails(UNEXPECTED))
             finally:
                 self.calls[service] -= 1
                 self._ended.set()
@@ -129,32 +130,34 @@ class ErrorMapping(grpc.aio.ServerInterceptor):
 def broken_off(error: grpc.aio.AioRpcError) -> bool:
     """Whether a call ended with its connection or its service: another attempt may do better.
 
-    What else it ended with is the service's own word, which the same request would hear again.
+    Every other end is the service's own answer, which the same request would get again.
     """
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return True
-    return error.code() in _TRANSPORT and ERROR_KEY not in dict(error.trailing_metadata() or ())
+    return error.code() in _TRANSPORT and received(error.trailing_metadata()) is None
 
 
 async def abort(context: grpc.aio.ServicerContext, error: CrossdraftError) -> None:
     """End the call with the error's status, message and details. Always raises."""
-    message = str(error)
-    if len(message) > MESSAGE_LIMIT:
-        message = message[:MESSAGE_LIMIT] + "…"
-    # A verifier's error that the drafter hands on keeps its name.
-    details = {ERROR_KEY: type(error).__name__, **error.details}
-    await context.abort(error.status, message, trailing(context, details))
+    await _abort(context, error.status, message_of(error), details_of(error))
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext,
+    status: grpc.StatusCode,
+    message: str,
+    details: ErrorDetails,
+) -> None:
+    """message: within its size limit."""
+    entry = encoded(status, message, details)
+    await context.abort(status, message, trailing(context, entry))
 
 
 def trailing(
-    context: grpc.aio.ServicerContext, details: Mapping[str, str]
-) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata with these details, beside what the call has already."""
-    whole = {**dict(context.trailing_metadata() or ()), **details}
-    return tuple(
-        (key, value.encode("ascii", "backslashreplace").decode()[:MESSAGE_LIMIT])
-        for key, value in whole.items()
-    )
+    context: grpc.aio.ServicerContext, *entries: tuple[str, str | bytes]
+) -> tuple[tuple[str, str | bytes], ...]:
+    """Trailing metadata with these entries, beside what the call has already."""
+    return tuple({**dict(context.trailing_metadata() or ()), **dict(entries)}.items())
 
 
 class _Unread(Exception):

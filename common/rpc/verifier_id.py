@@ -1,7 +1,7 @@
-"""Which verifier has a stream: a word that each process makes up, in Verify's metadata.
+"""Which verifier has a stream: an id that each process makes for itself, in Verify's metadata.
 
-It leaves as soon as the stream is there, so that it also says that the process answers. Knows: the
-key and how ids are made. Refuses to know what a drafter makes of them
+It is sent as soon as the stream is open, so that it also shows that the process answers. Knows the
+key and how ids are made. Does not know what a drafter does with them
 (drafter/verifier_client/selection.py).
 """
 
@@ -15,10 +15,10 @@ KEY = "x-verifier-id"
 
 
 def new() -> str:
-    """Another one in each process: after a restart it isn't the same verifier."""
+    """A new one for each process: after a restart it isn't the same verifier."""
     return secrets.token_hex(8)
 
 
-def told(metadata: Iterable[tuple[str, Any]] | None) -> str:
-    """The id in a stream's initial metadata; "" if its verifier tells none."""
+def received(metadata: Iterable[tuple[str, Any]] | None) -> str:
+    """The id in a stream's initial metadata; "" if its verifier sends none."""
     return str(dict(metadata or ()).get(KEY, ""))

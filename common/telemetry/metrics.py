@@ -61,7 +61,7 @@ MAX_POSITION = 16  # draft tokens further back are counted together
 ENGINE = ("target", "draft")
 STATE = ("used", "free")
 RULE = tuple(rule.value for rule in AcceptanceRule)
-STOP_REASON = tuple(reason.value for reason in FinishReason)
+FINISH_REASON = tuple(reason.value for reason in FinishReason)
 BRIDGE = (BridgeMode.TEXT.value, BridgeMode.INTERSECTION.value, NONE)
 POSITION = (*(str(place + 1) for place in range(MAX_POSITION)), OTHER)
 PHASE = ("prefill", "round")
@@ -173,7 +173,7 @@ STREAM_LIMIT = _gauge("crossdraft_drafter_stream_limit", "Streams that may be (m
 ANSWERS = _counter(
     "crossdraft_drafter_answers_total",
     "Streams that came to their summary.",
-    stop_reason=STOP_REASON,
+    finish_reason=FINISH_REASON,
 )
 EMPTY_ANSWERS = _counter(
     "crossdraft_drafter_empty_answers_total", "Those of them without any text."

@@ -1,23 +1,21 @@
-"""What both seams check of a protobuf message, whatever it says.
+"""What both services check of any message: token ids, counts, required features.
 
-Knows: unknown fields, enum values, token ids out of range and too many stop ids. Refuses to know:
-which fields there are (common/wire/verify.py, common/wire/generate.py), sessions, models and their
-limits; the caller hands the size of the vocabulary.
+Knows no message and no limit of a configuration; the caller passes the size of the vocabulary.
+Fields of a newer version are ignored, as proto3 has it: what a message can't be understood without
+is named in its `required_features`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
-from google.protobuf.unknown_fields import UnknownFieldSet
-
-from common.errors import InvalidField, MissingMessage
+from common.errors import InvalidField, UnknownFeature
 
 MAX_STOP_IDS = 1024
-
-E = TypeVar("E", bound=Enum)
+MAX_FEATURES = 32
+# What required_features may name, at either service. A name is added with whatever an older version
+# would misunderstand; tests/wire/test_versions.py asks for each.
+FEATURES = frozenset({"logprobs", "resume", "sampling"})
 
 
 def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
@@ -33,20 +31,10 @@ def check_stop_count(field: str, count: int) -> None:
         raise InvalidField(field, f"{count} ids long", f"at most {MAX_STOP_IDS}")
 
 
-def refuse_unknown_fields(name: str, message: Any) -> None:
-    """A field of a newer version may change what the message means, so it isn't ignored."""
-    numbers = sorted({field.field_number for field in UnknownFieldSet(message)})
-    if numbers:
-        listed = ", ".join(str(number) for number in numbers)
-        raise MissingMessage(f"{name} carries field {listed}, which this version doesn't know")
-
-
-def enum_from_pb(field: str, value: int, known: Mapping[E, Any], unspecified: bool) -> E | None:
-    """`unspecified`: 0 is None, since leaving it out means something; otherwise it is refused."""
-    for member, number in known.items():
-        if number == value:
-            return member
-    if value == 0 and unspecified:
-        return None
-    numbers = ", ".join(f"{number} ({member.value})" for member, number in known.items())
-    raise InvalidField(field, value, f"one of {numbers}")
+def check_features(field: str, required: Sequence[str]) -> None:
+    """Raise UnknownFeature for the first that this version doesn't have."""
+    if len(required) > MAX_FEATURES:
+        raise InvalidField(field, f"{len(required)} names long", f"at most {MAX_FEATURES}")
+    for index, name in enumerate(required):
+        if name not in FEATURES:
+            raise UnknownFeature(f"{field}[{index}]", name, FEATURES)

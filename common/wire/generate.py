@@ -1,69 +1,33 @@
-"""The seam between client and drafter: the choices and reasons of drafter.proto.
+"""The seam between client and drafter: our values and the messages of drafter.proto, both ways.
 
-Knows: what each enum value means. Refuses to know: how a stream is made (drafter/service.py) and
-shown (cli/).
+Knows the fields that both ends read or write. Does not know how a stream is made
+(drafter/generate/reply.py) and shown (client/).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from common.pb import drafter_pb2
-from common.sampling.rules import AcceptanceRule
-from common.types import BridgeMode, FinishReason, Origin
-from common.wire.checks import enum_from_pb
 
-_STOP = {
-    FinishReason.STOP: drafter_pb2.STOP_REASON_STOP,
-    FinishReason.LENGTH: drafter_pb2.STOP_REASON_LENGTH,
-    FinishReason.CONTEXT: drafter_pb2.STOP_REASON_CONTEXT,
-}
-_BRIDGES = {
-    BridgeMode.INTERSECTION: drafter_pb2.BRIDGE_MODE_INTERSECTION,
-    BridgeMode.TEXT: drafter_pb2.BRIDGE_MODE_TEXT,
-    BridgeMode.AUTO: drafter_pb2.BRIDGE_MODE_AUTO,
-}
-_RULES = {
-    AcceptanceRule.GREEDY: drafter_pb2.GenerateRequest.RULE_GREEDY,
-    AcceptanceRule.TARGET_ONLY: drafter_pb2.GenerateRequest.RULE_TARGET_ONLY,
-    AcceptanceRule.REJECTION: drafter_pb2.GenerateRequest.RULE_REJECTION,
-    AcceptanceRule.COUPLED: drafter_pb2.GenerateRequest.RULE_COUPLED,
-}
-_ORIGINS = {
-    Origin.DRAFT: drafter_pb2.TOKEN_ORIGIN_DRAFT,
-    Origin.VERIFIER: drafter_pb2.TOKEN_ORIGIN_VERIFIER,
-}
+# Stages of a round, as metrics name them (common/telemetry).
+_STAGES = tuple(each.name.removesuffix("_us") for each in drafter_pb2.StageTimes.DESCRIPTOR.fields)
 
 
-def stop_reason_from_pb(value: int, field: str = "summary.stop_reason") -> FinishReason | None:
-    return enum_from_pb(field, value, _STOP, unspecified=True)
+def stage_times_to_pb(stage_s: Mapping[str, float]) -> drafter_pb2.StageTimes:
+    """stage_s: seconds by stage."""
+    return drafter_pb2.StageTimes(
+        **{f"{stage}_us": microseconds(stage_s[stage]) for stage in _STAGES}
+    )
 
 
-def stop_reason_to_pb(reason: FinishReason | None) -> drafter_pb2.StopReason:
-    return _STOP[reason] if reason else drafter_pb2.STOP_REASON_UNSPECIFIED
+def stage_times_from_pb(message: drafter_pb2.StageTimes) -> dict[str, float]:
+    return {stage: getattr(message, f"{stage}_us") / 1e6 for stage in _STAGES}
 
 
-def bridge_from_pb(value: int, field: str = "bridge_mode") -> BridgeMode | None:
-    """None leaves the choice to the drafter's setting."""
-    return enum_from_pb(field, value, _BRIDGES, unspecified=True)
+def microseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
 
 
-def bridge_to_pb(mode: BridgeMode | None) -> drafter_pb2.BridgeMode:
-    return _BRIDGES[mode] if mode else drafter_pb2.BRIDGE_MODE_UNSPECIFIED
-
-
-def rule_from_pb(value: int, field: str = "rule") -> AcceptanceRule | None:
-    """None leaves the choice to the drafter."""
-    return enum_from_pb(field, value, _RULES, unspecified=True)
-
-
-def rule_to_pb(rule: AcceptanceRule | None) -> drafter_pb2.GenerateRequest.Rule:
-    return _RULES[rule] if rule else drafter_pb2.GenerateRequest.RULE_UNSPECIFIED
-
-
-def origin_from_pb(value: int, field: str = "piece.origin") -> Origin:
-    origin = enum_from_pb(field, value, _ORIGINS, unspecified=False)
-    assert origin is not None
-    return origin
-
-
-def origin_to_pb(origin: Origin) -> drafter_pb2.TokenOrigin:
-    return _ORIGINS[origin]
+def deltas_response(deltas: Iterable[drafter_pb2.TokenDelta]) -> drafter_pb2.GenerateResponse:
+    return drafter_pb2.GenerateResponse(deltas=drafter_pb2.TokenDeltas(deltas=deltas))

@@ -1,8 +1,8 @@
-"""The seam between drafter and verifier: values that cross rooms <-> messages of verifier.proto.
+"""The seam between drafter and verifier: our values and the messages of verifier.proto, both ways.
 
-Knows: every field, and what a message by itself can be refused for (content missing, fields or
-enum values of another version, counts below their minimum). Refuses to know: sessions, models,
-limits that a configuration sets.
+Knows every field, and what a message by itself can be refused for (content missing, features that
+this version lacks, counts below their minimum). Does not know sessions, models, and limits that a
+configuration sets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from common.errors import InvalidField, MissingMessage
 from common.pb import verifier_pb2
-from common.sampling.rules import AcceptanceRule, check_rule, default_rule
+from common.sampling.rules import check_rule, default_rule
 from common.types import (
-    FinishReason,
     ModelInfo,
     OpenSession,
     Proposal,
@@ -21,7 +20,8 @@ from common.types import (
     SparseDistribution,
     Verdict,
 )
-from common.wire.checks import enum_from_pb, refuse_unknown_fields
+from common.wire.checks import check_features
+from common.wire.enums import FINISH_REASONS, RULES
 from common.wire.sampling import (
     distributions_from_pb,
     distributions_to_pb,
@@ -30,39 +30,6 @@ from common.wire.sampling import (
     sampling_from_pb,
     sampling_to_pb,
 )
-
-UINT32_MAX = 2**32 - 1
-
-_RULES = {
-    AcceptanceRule.GREEDY: verifier_pb2.ACCEPTANCE_RULE_GREEDY,
-    AcceptanceRule.TARGET_ONLY: verifier_pb2.ACCEPTANCE_RULE_TARGET_ONLY,
-    AcceptanceRule.REJECTION: verifier_pb2.ACCEPTANCE_RULE_REJECTION,
-    AcceptanceRule.COUPLED: verifier_pb2.ACCEPTANCE_RULE_COUPLED,
-}
-_FINISH = {
-    FinishReason.STOP: verifier_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: verifier_pb2.FINISH_REASON_LENGTH,
-    FinishReason.CONTEXT: verifier_pb2.FINISH_REASON_CONTEXT,
-}
-
-
-def rule_from_pb(value: int, field: str = "open.acceptance_rule") -> AcceptanceRule | None:
-    """None: the verifier chooses by the sampling parameters."""
-    return enum_from_pb(field, value, _RULES, unspecified=True)
-
-
-def rule_to_pb(rule: AcceptanceRule) -> verifier_pb2.AcceptanceRule:
-    return _RULES[rule]
-
-
-def finish_from_pb(value: int, field: str = "verdict.finish_reason") -> FinishReason | None:
-    """None while the session goes on."""
-    return enum_from_pb(field, value, _FINISH, unspecified=True)
-
-
-def finish_to_pb(reason: FinishReason | None) -> verifier_pb2.FinishReason:
-    return _FINISH[reason] if reason else verifier_pb2.FINISH_REASON_UNSPECIFIED
-
 
 # From drafter to verifier.
 
@@ -73,15 +40,15 @@ def open_to_pb(session: OpenSession) -> verifier_pb2.Open:
         max_new_tokens=session.max_new_tokens,
         stop_token_ids=sorted(session.stop_ids),
         tokenizer_sha256=session.tokenizer_sha256,
-        acceptance_rule=rule_to_pb(session.rule),
+        acceptance_rule=RULES.to_pb(session.rule),
         ignore_eos=session.ignore_eos,
-        sampling=sampling_to_pb(session.sampling, verifier_pb2.Open.Sampling()),
+        sampling=sampling_to_pb(session.sampling),
         resumed_output_tokens=session.resumed_output_tokens,
     )
 
 
 def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
-    refuse_unknown_fields("open", message)
+    check_features("open.required_features", message.required_features)
     if not message.prompt_token_ids:
         raise InvalidField("open.prompt_token_ids", "empty", "at least one id")
     if message.max_new_tokens < 1:
@@ -92,7 +59,7 @@ def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
             "open.resumed_output_tokens", resumed, f"less than the prompt's {length}"
         )
     sampling = sampling_from_pb(message.sampling)
-    rule = rule_from_pb(message.acceptance_rule) or default_rule(sampling)
+    rule = RULES.from_pb(message.acceptance_rule) or default_rule(sampling)
     check_rule("open.acceptance_rule", rule, sampling)
     return OpenSession(
         prompt=tuple(message.prompt_token_ids),
@@ -116,7 +83,7 @@ def proposal_to_pb(proposal: Proposal) -> verifier_pb2.Proposal:
 
 
 def proposal_from_pb(message: verifier_pb2.Proposal) -> Proposal:
-    refuse_unknown_fields("proposal", message)
+    check_features("proposal.required_features", message.required_features)
     q = distributions_from_pb(message.q, "proposal.q")
     return Proposal(message.round, message.base_length, tuple(message.token_ids), q)
 
@@ -128,7 +95,6 @@ def verify_request_to_pb(content: OpenSession | Proposal) -> verifier_pb2.Verify
 
 
 def verify_request_from_pb(request: verifier_pb2.VerifyRequest) -> OpenSession | Proposal:
-    refuse_unknown_fields("request", request)
     kind = request.WhichOneof("message")
     if kind == "open":
         return open_from_pb(request.open)
@@ -148,7 +114,6 @@ def verify_once_to_pb(
 def verify_once_from_pb(
     request: verifier_pb2.VerifyOnceRequest,
 ) -> tuple[OpenSession, tuple[int, ...], tuple[SparseDistribution, ...]]:
-    refuse_unknown_fields("request", request)
     if not request.HasField("open"):
         raise MissingMessage("the request holds no open")
     session = open_from_pb(request.open)
@@ -159,11 +124,10 @@ def verify_once_from_pb(
 
 
 def cost_to_pb(cost: RoundCost) -> verifier_pb2.RoundCost:
-    """Times saturate: a queue of more than 71 minutes is told as 71 minutes."""
     return verifier_pb2.RoundCost(
-        queue_us=min(cost.queue_us, UINT32_MAX),
-        forward_us=min(cost.forward_us, UINT32_MAX),
-        accept_us=min(cost.accept_us, UINT32_MAX),
+        queue_us=cost.queue_us,
+        forward_us=cost.forward_us,
+        accept_us=cost.accept_us,
         batch_sessions=cost.batch_sessions,
         batch_rows=cost.batch_rows,
     )
@@ -185,9 +149,9 @@ def verdict_to_pb(verdict: Verdict) -> verifier_pb2.Verdict:
         accepted_length=verdict.accepted_length,
         next_token_id=verdict.next_token,
         committed_length=verdict.committed_length,
-        finish_reason=finish_to_pb(verdict.finish_reason),
+        finish_reason=FINISH_REASONS.to_pb(verdict.finish_reason),
         cost=cost_to_pb(verdict.cost),
-        logprobs=logprobs_to_pb(verdict.logprobs),
+        logprobs=[logprobs_to_pb(each) for each in verdict.logprobs],
     )
 
 
@@ -197,9 +161,9 @@ def verdict_from_pb(message: verifier_pb2.Verdict) -> Verdict:
         accepted_length=message.accepted_length,
         next_token=message.next_token_id if message.HasField("next_token_id") else None,
         committed_length=message.committed_length,
-        finish_reason=finish_from_pb(message.finish_reason),
+        finish_reason=FINISH_REASONS.from_pb(message.finish_reason),
         cost=cost_from_pb(message.cost),
-        logprobs=logprobs_from_pb(message.logprobs),
+        logprobs=tuple(logprobs_from_pb(each) for each in message.logprobs),
     )
 
 
@@ -218,6 +182,7 @@ def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
         version=info.version,
         device=info.device,
         dtype=info.dtype,
+        features=sorted(info.features),
     )
 
 
@@ -236,4 +201,5 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
         version=message.version,
         device=message.device,
         dtype=message.dtype,
+        features=frozenset(message.features),
     )

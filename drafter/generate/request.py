@@ -15,8 +15,8 @@ from common.pb import drafter_pb2 as pb
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule, check_rule, default_rule
 from common.types import BridgeMode, ModelInfo, OpenSession
-from common.wire import generate as wire_generate
-from common.wire.checks import check_ids, check_stop_count, refuse_unknown_fields
+from common.wire.checks import check_features, check_ids, check_stop_count
+from common.wire.enums import BRIDGES, RULES
 from common.wire.sampling import sampling_from_pb
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import DraftContext, contexts_by_mode
@@ -46,18 +46,18 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     """Raises what a request can be refused for; tokenises the prompt, which takes a while."""
     info = pair.info
     _check_sizes(request, info.max_context_length, config.max_prompt_bytes)
-    _refuse_unknown(request)
+    check_features("required_features", request.required_features)
     if request.max_new_tokens < 1:
         raise InvalidField("max_new_tokens", request.max_new_tokens, "at least 1")
     steps = request.draft_steps if request.HasField("draft_steps") else config.draft_steps
     if steps > config.max_draft_steps:
         raise InvalidField("draft_steps", steps, f"at most {config.max_draft_steps}")
-    mode = wire_generate.bridge_from_pb(request.bridge_mode) or BridgeMode(config.bridge)
+    mode = BRIDGES.from_pb(request.bridge_mode) or BridgeMode(config.bridge)
     check_ids("stop_token_ids", request.stop_token_ids, info.vocab_size)
     stops = _stops(request.stop)
     sampling = sampling_from_pb(request.sampling)
     sampling.check_ids(info.vocab_size)
-    rule = _rule(wire_generate.rule_from_pb(request.rule), sampling, pair, mode)
+    rule = _rule(RULES.from_pb(request.acceptance_rule), sampling, pair, mode)
     prompt, own_prompt = _prompt(request, pair, config, drafted=steps > 0)
     if len(prompt) >= info.max_context_length:
         raise PromptTooLong(len(prompt), info.max_context_length - 1)
@@ -112,9 +112,9 @@ def _rule(
         rule = default_rule(sampling)
         unbound = rule is AcceptanceRule.TARGET_ONLY and without_q is None
         return AcceptanceRule.REJECTION if unbound else rule
-    check_rule("rule", asked, sampling)
+    check_rule("acceptance_rule", asked, sampling)
     if asked is AcceptanceRule.REJECTION and without_q is not None:
-        raise UnfitRule("rule", asked.value, f"target_only or coupled: {without_q}")
+        raise UnfitRule("acceptance_rule", asked.value, f"target_only or coupled: {without_q}")
     return asked
 
 
@@ -181,11 +181,3 @@ def _check_sizes(request: pb.GenerateRequest, context: int, max_bytes: int) -> N
     ):
         if size > max_bytes:
             raise InvalidField(field, f"{size} bytes long", f"at most {max_bytes}")
-
-
-def _refuse_unknown(request: pb.GenerateRequest) -> None:
-    refuse_unknown_fields("request", request)
-    refuse_unknown_fields("prompt_token_ids", request.prompt_token_ids)
-    refuse_unknown_fields("chat", request.chat)
-    for index, message in enumerate(request.chat.messages):
-        refuse_unknown_fields(f"chat.messages[{index}]", message)

@@ -9,6 +9,7 @@ import grpc
 
 from common.errors import VerifierRefused
 from common.rpc import verifier_id
+from common.rpc.error_details import ErrorDetails, received
 from common.rpc.statuses import broken_off
 from common.types import OpenSession, Proposal, Verdict
 
@@ -45,10 +46,13 @@ def raise_unless_lost(error: grpc.aio.AioRpcError) -> None:
     """Return if another verifier may do better; otherwise raise the verifier's own error."""
     if broken_off(error):
         return
-    details = {
-        key: value
-        for key, value in error.trailing_metadata() or ()
-        if isinstance(value, str) and not key.startswith(":")
-    }
-    verifier = details.pop(verifier_id.KEY, "")
-    raise VerifierRefused(error.code(), error.details() or "", details, verifier) from error
+    details = received(error.trailing_metadata()) or ErrorDetails("")
+    raise VerifierRefused(
+        error.code(),
+        error.details() or "",
+        reason=details.reason,
+        field=details.field,
+        retry_ms=details.retry_ms,
+        metadata=details.metadata,
+        verifier=verifier_id.received(error.trailing_metadata()),
+    ) from error

@@ -74,7 +74,7 @@ class VerifierSelection:
         """
         try:
             async with asyncio.timeout(limit_s):
-                answered = verifier_id.told(await call.initial_metadata())
+                answered = verifier_id.received(await call.initial_metadata())
         except TimeoutError as cause:
             raise VerifierTimeout(f"no answer within {limit_s:g} s") from cause
         self._met.answered(answered)

@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from cli.main import main
 from common.errors import OverCapacity
-from common.pb import drafter_pb2, drafter_pb2_grpc
+from common.pb import drafter_pb2, drafter_pb2_grpc, sampling_pb2
 from common.rpc.server import GrpcServer, ServerSettings, Service
+from common.wire.generate import deltas_response
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
@@ -36,39 +37,44 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             return
         if request.prompt == "echo":
             text = " ".join(str(request).split())
-            summary = drafter_pb2.Summary(stop_string="END", prompt_tokens=2, rule=request.rule)
-            delta = drafter_pb2.TokenDelta(text=text, origin=drafter_pb2.TOKEN_ORIGIN_VERIFIER)
+            summary = drafter_pb2.Summary(
+                stop_string="END", prompt_tokens=2, acceptance_rule=request.acceptance_rule
+            )
+            delta = drafter_pb2.TokenDelta(
+                token_id=0, text=text, origin=drafter_pb2.TOKEN_ORIGIN_VERIFIER
+            )
             if request.sampling.HasField("logprobs"):
-                delta.logprob = -0.5
-                delta.top_token_ids.extend([5, 6])
-                delta.top_logprobs.extend([-0.5, -1.5])
-            yield drafter_pb2.GenerateResponse(deltas=[delta], summary=summary)
+                delta.logprobs.CopyFrom(
+                    sampling_pb2.TokenLogprobs(
+                        logprob=-0.5, top_token_ids=[5, 6], top_logprobs=[-0.5, -1.5]
+                    )
+                )
+            yield deltas_response([delta])
+            yield drafter_pb2.GenerateResponse(summary=summary)
             return
         if request.prompt == "full":
             raise OverCapacity("sessions", 4, 250)
         text = request.prompt or " | ".join(f"{m.role}: {m.content}" for m in request.chat.messages)
         draft, verifier = drafter_pb2.TOKEN_ORIGIN_DRAFT, drafter_pb2.TOKEN_ORIGIN_VERIFIER
-        yield drafter_pb2.GenerateResponse(
-            deltas=[drafter_pb2.TokenDelta(token_id=5, text=text, origin=verifier)]
-        )
-        yield drafter_pb2.GenerateResponse(
-            deltas=[
+        yield deltas_response([drafter_pb2.TokenDelta(token_id=5, text=text, origin=verifier)])
+        yield deltas_response(
+            [
                 drafter_pb2.TokenDelta(token_id=0, text="é", origin=draft),
                 drafter_pb2.TokenDelta(token_id=7, text="", origin=verifier),
+                drafter_pb2.TokenDelta(text="\ufffd", origin=verifier),
             ]
         )
         yield drafter_pb2.GenerateResponse(
             summary=drafter_pb2.Summary(
-                stop_reason=drafter_pb2.STOP_REASON_LENGTH,
+                finish_reason=sampling_pb2.FINISH_REASON_LENGTH,
                 output_tokens=3,
                 rounds=1,
                 mean_acceptance_length=2.0,
                 drafted_by_position=[1],
                 accepted_by_position=[1],
-                time_to_first_token_s=0.5,
-                total_s=1.0,
-                stage_s={"bridge": 0.25},
-                tail_text="\ufffd",
+                time_to_first_token_us=500_000,
+                total_us=1_000_000,
+                stage_times=drafter_pb2.StageTimes(bridge_us=250_000),
                 drafting=request.draft_steps != 0 or not request.HasField("draft_steps"),
             )
         )

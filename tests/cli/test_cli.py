@@ -80,7 +80,7 @@ def test_fetching_only_takes_the_model_that_would_be_served(service: str, tmp_pa
 
 def statistics(**changes) -> Statistics:
     fields = {
-        "stop_reason": FinishReason.STOP,
+        "finish_reason": FinishReason.STOP,
         "prompt_tokens": 3,
         "output_tokens": 1,
         "rounds": 0,

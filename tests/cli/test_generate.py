@@ -45,7 +45,7 @@ def test_generate_json_is_one_object_and_nothing_else(address: str) -> None:
     assert answer["text"] == "hello é\ufffd"
     assert answer["token_ids"] == [5, 0, 7]
     assert answer["origins"] == ["verifier", "draft", "verifier"]
-    assert answer["stop_reason"] == "length"
+    assert answer["finish_reason"] == "length"
     assert answer["statistics"]["drafting"] is False
     assert answer["statistics"]["stage_s"] == {"bridge": 0.25}
     assert answer["statistics"]["acceptance_by_position"] == [1.0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from common.pb import drafter_pb2, drafter_pb2_grpc, verifier_pb2
+from common.pb import drafter_pb2, drafter_pb2_grpc, sampling_pb2, verifier_pb2
 from common.rpc.channel import open_channel
 from tests.support.fake_models import paged, random_model
 from tests.support.fake_services import (
@@ -99,7 +99,7 @@ async def test_the_recorded_session_fits_a_target_that_it_was_not_recorded_with(
     sent = messages("verify.json", verifier.info.tokenizer_sha256)
     verdicts = [answer.verdict async for answer in verifier.stub.Verify(iter(sent))]
     assert [verdict.round for verdict in verdicts] == list(range(len(sent)))
-    assert verdicts[-1].finish_reason == verifier_pb2.FINISH_REASON_LENGTH
+    assert verdicts[-1].finish_reason == sampling_pb2.FINISH_REASON_LENGTH
     # Some rounds accept all, some a part, some nothing: as a real session's do.
     kinds = {
         (bool(verdict.accepted_length), verdict.accepted_length == len(each.proposal.token_ids))

@@ -106,8 +106,8 @@ async def test_a_new_session_finds_the_verifier_that_has_room() -> None:
         with pytest.raises(VerifierRefused, match="all 4 sessions") as caught:
             await opened(client)
         assert caught.value.status is StatusCode.RESOURCE_EXHAUSTED
-        assert caught.value.details["retry_ms"] == "250"
-        assert verifier_id.KEY not in caught.value.details  # it goes no further
+        assert caught.value.retry_ms == 250
+        assert verifier_id.KEY not in caught.value.metadata  # it goes no further
         assert full.asked > asked[0] and free.asked > asked[1]
 
 

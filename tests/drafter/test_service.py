@@ -6,14 +6,10 @@ import threading
 import time
 from typing import Any
 
-import grpc
 import pytest
-from grpc import StatusCode
 
 from client.client import Client, Request
 from common.errors import InvalidField
-from common.pb import drafter_pb2 as pb
-from common.pb import drafter_pb2_grpc
 from common.vocabulary.vocabulary import Vocabulary
 from tests.support.fake_pairs import CONTEXT, draft_model, known, serving_pair, target_model
 from tests.support.fake_services import serving_drafter, serving_verifier
@@ -76,38 +72,3 @@ async def test_reading_a_request_is_off_the_event_loop_and_on_its_clock(
 
 
 UNKNOWN = b"\xf8\x07\x01"  # field 127, varint 1
-
-
-@pytest.mark.parametrize(
-    ("request_", "where"),
-    [
-        (pb.GenerateRequest(prompt="x"), "request"),
-        (pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="user")])), "chat"),
-        (pb.GenerateRequest(prompt_token_ids=pb.TokenIds(ids=[5])), "prompt_token_ids"),
-        (
-            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="user")])),
-            "chat.messages[0]",
-        ),
-    ],
-)
-async def test_a_field_of_another_version_is_refused_wherever_it_stands(
-    request_: pb.GenerateRequest, where: str
-) -> None:
-    inner: Any = {
-        "request": request_,
-        "chat": request_.chat,
-        "prompt_token_ids": request_.prompt_token_ids,
-        "chat.messages[0]": request_.chat.messages[0] if request_.chat.messages else None,
-    }[where]
-    request_.max_new_tokens = 2
-    inner.MergeFromString(UNKNOWN)
-    async with (
-        serving_pair() as pair,
-        grpc.aio.insecure_channel(pair.drafter.address) as channel,
-    ):
-        stub = drafter_pb2_grpc.DrafterServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for _ in stub.Generate(request_):
-                pass
-    assert caught.value.code() is StatusCode.INVALID_ARGUMENT
-    assert (caught.value.details() or "").startswith(f"{where} carries field 127")

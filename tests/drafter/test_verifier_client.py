@@ -15,6 +15,7 @@ from common.errors import ModelFailed, VerifierRefused, VerifierUnavailable
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.rpc.channel import open_channel
+from common.rpc.error_details import ErrorDetails, encoded
 from common.types import BridgeMode, ModelInfo, OpenSession, Proposal, RoundCost, Verdict
 from common.wire import verify as wire_verify
 from drafter.session import Pair, SpeculativeSession
@@ -218,17 +219,20 @@ async def test_a_verifiers_own_error_is_handed_on() -> None:
         with pytest.raises(VerifierRefused, match="the target model failed") as caught:
             await session.verify(Proposal(1, 3, ()))
     assert caught.value.status is StatusCode.INTERNAL
-    assert caught.value.details["error"] == "ModelFailed"
+    assert caught.value.reason == "MODEL_FAILED"
     assert len(fake.opened) == 1
 
 
 async def test_any_details_travel_with_an_error() -> None:
-    details = (("status", "1"), ("message", "2"), ("self", "3"))
+    facts = {"status": "1", "message": "2", "self": "3"}
+    sent = ErrorDetails("NOT_OURS", "field", 250, facts)
+    details = (encoded(StatusCode.INVALID_ARGUMENT, "no", sent),)
     fake = FakeVerifier(aborting(StatusCode.INVALID_ARGUMENT, "no", details), at_open=True)
     async with client_of(fake) as client:
         with pytest.raises(VerifierRefused) as caught:
             await client.session(SPEC).open()
-    assert caught.value.details.items() >= set(details)
+    refused = caught.value
+    assert ErrorDetails(refused.reason, refused.field, refused.retry_ms, refused.metadata) == sent
 
 
 async def test_a_verifier_that_changes_while_it_is_described_is_asked_again() -> None:

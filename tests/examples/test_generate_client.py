@@ -15,6 +15,7 @@ from grpc import StatusCode
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.sampling.parameters import SamplingParams
+from common.wire.generate import deltas_response
 from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_services import serving
 
@@ -56,9 +57,10 @@ class Breaking(drafter_pb2_grpc.DrafterServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         if not request.resumed_token_ids:
-            yield pb.GenerateResponse(deltas=[pb.TokenDelta(token_id=7, text="seven")])
+            yield deltas_response([pb.TokenDelta(token_id=7, text="seven")])
             await context.abort(self.code, "of the connection")
-        yield pb.GenerateResponse(summary=pb.Summary(tail_text=f" {request.resumed_token_ids}"))
+        yield deltas_response([pb.TokenDelta(text=f" {request.resumed_token_ids}")])
+        yield pb.GenerateResponse(summary=pb.Summary())
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"])

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.errors import ConfigError
 from common.rpc.channel import open_channel
+from common.rpc.error_details import received
 from common.rpc.security.bearer_tokens import BearerTokens
 from common.rpc.server import GrpcServer, Service
 from tests.rpc.test_server import KINDS, LIMIT, NAME, SETTINGS, Fake
@@ -58,7 +59,8 @@ async def echo(channel: grpc.aio.Channel, kind: str, *given: str) -> str:
         else:
             assert await called == b"echo"
     except grpc.aio.AioRpcError as error:
-        name = dict(error.trailing_metadata() or ()).get("error")
+        details = received(error.trailing_metadata())
+        name = details and details.reason
         return f"{name}: {error.code().name}: {error.details()}"
     return "served"
 

@@ -20,6 +20,7 @@ from common.rpc.health_servicer import HealthServicer
 from common.rpc.server import GrpcServer, Service
 from tests.rpc.test_server import LIMIT, NAME, SETTINGS, Fake, call
 from tests.support.unread_stream import unread
+from tests.support.verify_streams import details_received
 
 HEALTH = "grpc.health.v1.Health"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -134,5 +135,5 @@ async def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
         assert caught.value.code() is StatusCode.NOT_FOUND
         words = caught.value.details() or ""
         assert words.startswith(f"service is '{'no' * 50}'…; it must be one of 'liveness', ''")
-        details = dict(caught.value.trailing_metadata() or ())
-        assert (details["error"], details["field"]) == ("UnknownHealthName", "service")
+        details = details_received(caught.value)
+        assert (details.reason, details.field) == ("UNKNOWN_HEALTH_NAME", "service")

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import ConfigError, OverCapacity
 from common.rpc.channel import open_channel
 from common.rpc.server import GrpcServer, ServerSettings, Service
+from tests.support.verify_streams import details_received
 
 LIMIT = 64 * 1024
 NAME = "test.Fake"
@@ -111,7 +112,7 @@ async def test_every_kind_of_method_works_and_maps_errors(kind: str) -> None:
             await call(channel, kind, b"capacity")
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "all 4 sessions" in caught.value.details()
-        assert dict(caught.value.trailing_metadata())["retry_ms"] == "250"
+        assert details_received(caught.value).retry_ms == 250
 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, kind, b"bug")

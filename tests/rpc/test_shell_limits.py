@@ -20,6 +20,7 @@ from common.rpc.channel import open_channel
 from common.rpc.security.peer_limit import PeerLimit
 from common.rpc.server import GrpcServer, Service
 from tests.rpc.test_server import LIMIT, NAME, SETTINGS, Fake, call
+from tests.support.verify_streams import details_received
 
 
 @asynccontextmanager
@@ -43,7 +44,7 @@ async def test_one_peer_has_so_many_calls_in_progress_and_no_more() -> None:
         assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
         words = "all 2 streams of one peer are in use; try again in 1000 ms"
         assert caught.value.details() == words
-        assert dict(caught.value.trailing_metadata())["retry_ms"] == "1000"
+        assert details_received(caught.value).retry_ms == 1000
         # Probes come from the node, or whoever else: they are never refused.
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         for stream in held:

@@ -34,7 +34,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, values: list[Any])
     for value in values:
         with pytest.raises(InvalidField, match=f"sampling.{name}") as refused:
             SamplingParams(**{name: value})
-        assert refused.value.details["field"] == f"sampling.{name}"
+        assert refused.value.field == f"sampling.{name}"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tests.support.fake_pairs import (
     serving_pair,
 )
 from tests.support.fake_services import count_preemptions, serving_drafter, serving_verifier
+from tests.support.verify_streams import details_received
 
 STEPS = (1, 3, 5, 8)
 EVERY_WAY = tuple(product(STEPS, BridgeMode))
@@ -46,7 +47,7 @@ async def test_output_is_the_targets_own_at_every_k_in_every_mode(kind: str) -> 
             output = await pair.generate(prompt, draft_steps=steps, bridge=mode)
             assert output.token_ids == expected[prompt].token_ids, (steps, mode, prompt)
             assert output.text == expected[prompt].text
-            assert output.statistics.stop_reason is expected[prompt].statistics.stop_reason
+            assert output.statistics.finish_reason is expected[prompt].statistics.finish_reason
             accepted += output.origins.count(Origin.DRAFT)
     assert accepted > 20
 
@@ -156,7 +157,7 @@ async def test_max_new_tokens_of_one_k_and_k_plus_one(length: int) -> None:
         for steps in (1, 3, 8):
             output = await pair.generate(PROMPTS[0], length, draft_steps=steps, ignore_eos=True)
             assert output.token_ids == whole.token_ids[:length]
-            assert output.statistics.stop_reason is FinishReason.LENGTH
+            assert output.statistics.finish_reason is FinishReason.LENGTH
 
 
 async def test_stop_ids_end_the_text_wherever_they_come() -> None:
@@ -168,7 +169,7 @@ async def test_stop_ids_end_the_text_wherever_they_come() -> None:
                 PROMPTS[1], 12, draft_steps=steps, stop_ids=(stop,), ignore_eos=True
             )
             assert output.token_ids == whole[: whole.index(stop) + 1]
-            assert output.statistics.stop_reason is FinishReason.STOP
+            assert output.statistics.finish_reason is FinishReason.STOP
 
 
 @pytest.mark.parametrize("left", range(1, 11))
@@ -179,7 +180,7 @@ async def test_the_last_ten_positions_before_the_context_limit(left: int) -> Non
         for steps in (0, 1, 3, 8):
             output = await pair.client.generate(Request(50, draft_steps=steps, **request))  # type: ignore[arg-type]
             assert len(output.token_ids) == left
-            assert output.statistics.stop_reason is FinishReason.CONTEXT
+            assert output.statistics.finish_reason is FinishReason.CONTEXT
             if steps == 0:
                 expected = output.token_ids
             assert output.token_ids == expected
@@ -225,5 +226,5 @@ async def test_a_full_drafter_and_a_full_verifier_say_when_to_try_again(full: st
             await pair.generate("x")
         assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
         assert f"all 1 {full} are in use" in (caught.value.details() or "")
-        assert int(dict(caught.value.trailing_metadata() or ())["retry_ms"]) > 0
+        assert (details_received(caught.value).retry_ms or 0) > 0
         assert len((await first).token_ids) == 100

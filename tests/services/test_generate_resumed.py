@@ -18,6 +18,7 @@ from client.resuming import generate_resuming
 from common.errors import IncompleteStream, VerifierRefused
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
+from common.rpc.error_details import ErrorDetails, encoded
 from common.sampling.parameters import SamplingParams
 from drafter.verifier_client.lost import raise_unless_lost
 from tests.support.fake_pairs import (
@@ -71,7 +72,7 @@ async def test_wherever_it_broke_off_the_rest_is_the_same(case: str) -> None:
             assert rest.token_ids == whole.token_ids[count:]
             assert [each.text for each in later] == [each.text for each in deltas[count:]]
             assert "".join(each.text for each in deltas[:count]) + rest.text == whole.text
-            for told in ("prompt_tokens", "output_tokens", "stop_reason", "stop_string"):
+            for told in ("prompt_tokens", "output_tokens", "finish_reason", "stop_string"):
                 assert getattr(rest.statistics, told) == getattr(whole.statistics, told)
 
 
@@ -205,9 +206,10 @@ async def test_patience_counts_from_the_loss_however_long_nothing_came_before_it
 
 
 @pytest.mark.parametrize("code", list(StatusCode))
-@pytest.mark.parametrize("name", [None, "ModelFailed"], ids=["nobody's", "the service's own"])
+@pytest.mark.parametrize("name", [None, "MODEL_FAILED"], ids=["nobody's", "the service's own"])
 def test_what_counts_as_lost_is_one_rule_at_both_ends(code: StatusCode, name: str | None) -> None:
-    trailing = grpc.aio.Metadata(*([("error", name)] if name else []))
+    own = [encoded(code, "", ErrorDetails(name))] if name else []
+    trailing = grpc.aio.Metadata(*own)
     error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing)
     transport = code in (StatusCode.CANCELLED, StatusCode.INTERNAL, StatusCode.UNKNOWN)
     lost = code is StatusCode.UNAVAILABLE or (transport and name is None)

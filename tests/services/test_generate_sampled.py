@@ -63,7 +63,7 @@ async def test_a_seed_gives_one_text_at_every_k_in_every_mode(kind: str) -> None
                 )
                 assert output.token_ids == alone.token_ids, (sampling, steps, mode)
                 assert output.text == alone.text
-                assert output.statistics.stop_reason is alone.statistics.stop_reason
+                assert output.statistics.finish_reason is alone.statistics.finish_reason
                 accepted += output.origins.count(Origin.DRAFT)
             rule = AcceptanceRule.GREEDY if sampling.greedy else AcceptanceRule.COUPLED
             assert alone.statistics.rule is rule

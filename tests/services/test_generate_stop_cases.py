@@ -94,7 +94,7 @@ async def ends_there(told: Told, *stops: bytes) -> int:
         assert output.logprobs == told.whole.logprobs[:count] and len(output.logprobs) == count
         assert output.statistics.output_tokens == count
         assert output.statistics.stop_string.encode() == found
-        assert output.statistics.stop_reason is FinishReason.STOP
+        assert output.statistics.finish_reason is FinishReason.STOP
     return count
 
 

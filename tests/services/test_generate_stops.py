@@ -53,10 +53,10 @@ async def test_text_ids_logprobs_and_usage_end_at_one_token(sampling: SamplingPa
             assert statistics.output_tokens == count
             assert statistics.stop_string.encode() == (found or b"")
             if found:
-                assert statistics.stop_reason is FinishReason.STOP
+                assert statistics.finish_reason is FinishReason.STOP
                 stopped += 1
             else:
-                assert statistics.stop_reason is whole.statistics.stop_reason
+                assert statistics.finish_reason is whole.statistics.finish_reason
         assert stopped > 20
         await pair.verifier.idle()
         pair.verifier.assert_nothing_held()  # each session ended at its stop string
@@ -84,7 +84,7 @@ async def test_what_may_be_a_stop_string_waits_and_comes_after_all() -> None:
         output = await generate(pair, 3, stops, SamplingParams())
         assert (output.text, output.token_ids) == (whole.text, whole.token_ids)
         assert output.statistics.output_tokens == LENGTH
-        assert output.statistics.stop_reason is FinishReason.LENGTH
+        assert output.statistics.finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.long

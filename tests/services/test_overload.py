@@ -16,6 +16,7 @@ from drafter.session import SpeculativeSession
 from tests.kv.test_pages_freed import counting
 from tests.support.fake_pairs import PROMPTS, serving_pair, setting
 from tests.support.stages import at_every_stage
+from tests.support.verify_streams import details_received
 from verifier.batcher import Batcher
 from verifier.engine import VerifierEngine
 
@@ -51,7 +52,7 @@ async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await pair.client.generate(REQUEST)
                 assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
-                assert int(dict(caught.value.trailing_metadata() or ())["retry_ms"]) > 0
+                assert (details_received(caught.value).retry_ms or 0) > 0
             assert not any(task.done() for task in running)
             gates[-1].set()
             outputs = await asyncio.gather(*running)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import grpc
 import pytest
+from grpc_status import rpc_status
 
 from common.pb import verifier_pb2
+from common.rpc.error_details import ErrorDetails, received
 from common.types import OpenSession, Proposal, Verdict
 from common.wire.verify import verdict_from_pb, verify_request_to_pb
 from tests.support.fake_services import RunningVerifier
@@ -46,10 +48,22 @@ class Stream:
         self._call.cancel()
 
 
+def details_received(error: grpc.aio.AioRpcError) -> ErrorDetails:
+    """What an error of ours carries, as grpcio-status and ours read it."""
+    assert rpc_status.from_call(error) is not None  # raises where code or message differ
+    details = received(error.trailing_metadata())
+    assert details is not None
+    return details
+
+
 class Refusal:
     """A status as a client sees it."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         self.code = error.code()
         self.message = error.details() or ""
-        self.details = dict(error.trailing_metadata() or ())
+        details = details_received(error)
+        self.reason = details.reason
+        self.field = details.field
+        self.retry_ms = details.retry_ms
+        self.metadata = details.metadata

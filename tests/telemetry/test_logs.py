@@ -13,6 +13,7 @@ import pytest
 from opentelemetry import trace
 
 from common.pb import drafter_pb2, drafter_pb2_grpc
+from common.rpc.error_details import received
 from common.telemetry import request_id
 from common.telemetry.logs import FIELDS, JsonLines, PlainLines, configure
 from drafter.verifier_client.selection import REFUSALS
@@ -74,7 +75,9 @@ async def test_a_clients_id_is_in_the_lines_of_both_services_and_comes_back(line
         status, told = await generate(pair, {**sent, request_id.KEY: "order-8"})
         pair.verifier.engine.close(held)
         assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (told[request_id.KEY], told["error"]) == ("order-8", "OverCapacity")
+        details = received(told.items())
+        assert told[request_id.KEY] == "order-8"
+        assert details is not None and details.reason == "OVER_CAPACITY"
     (answered,) = (line for line in lines.lines if line.get("request_id") == "order-7")
     assert answered["message"].startswith("answered: ") and answered["trace_id"] == TRACE
     assert answered["output_tokens"] == 6 and answered["logger"] == "drafter.telemetry"

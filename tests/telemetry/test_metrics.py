@@ -67,8 +67,8 @@ async def test_metrics_are_the_sums_of_all_streams_own_statistics() -> None:
         assert verifier(metrics.PREFILL_TOKENS) == total(told, "prompt_tokens")
         assert drafter(metrics.ANSWERS) == len(told) == verifier(metrics.PREFILLS)
         for reason in FinishReason:
-            ended = [each for each in told if each.stop_reason is reason]
-            assert drafter(metrics.ANSWERS, stop_reason=reason.value) == len(ended)
+            ended = [each for each in told if each.finish_reason is reason]
+            assert drafter(metrics.ANSWERS, finish_reason=reason.value) == len(ended)
         waits = sum(each.time_to_first_token_s for each in told)
         assert drafter(metrics.FIRST_TOKEN_SECONDS, "_sum") == pytest.approx(waits)
         assert drafter(metrics.ROUND_SECONDS, "_count") == rounds

@@ -54,7 +54,7 @@ async def test_empty_answers_are_told_apart() -> None:
         assert output.text and drafter(metrics.EMPTY_ANSWERS) == 0
         await pair.generate(PROMPTS[0], 8, stop=(output.text[0],))
         assert drafter(metrics.EMPTY_ANSWERS) == 1
-        assert drafter(metrics.ANSWERS, stop_reason="stop") == 1
+        assert drafter(metrics.ANSWERS, finish_reason="stop") == 1
 
 
 async def test_a_failing_draft_model_is_seen_and_so_is_its_recovery(

@@ -9,6 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from common.pb import verifier_pb2 as pb
+from common.pb.sampling_pb2 import Sampling, SparseDistribution
 from common.types import Proposal
 from common.wire.verify import open_to_pb
 from tests.support.fake_services import MESSAGE_BYTES
@@ -62,7 +63,7 @@ async def test_over_capacity_says_when_to_try_again() -> None:
         refusal = await beside_another(verifier, act)
         assert refusal.code is StatusCode.RESOURCE_EXHAUSTED
         assert "all 2 sessions are in use" in refusal.message
-        assert int(refusal.details["retry_ms"]) > 0
+        assert (refusal.retry_ms or 0) > 0
         held.cancel()
 
 
@@ -95,7 +96,7 @@ async def test_a_response_over_the_message_limit_is_resource_exhausted(
 
 
 FILLING = [1] * 400_000  # ids that fill a message
-Q_FILLING = [pb.SparseDistribution(token_ids=[1], probabilities=[1.0])] * 100_000
+Q_FILLING = [SparseDistribution(token_ids=[1], probabilities=[1.0])] * 100_000
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ Q_FILLING = [pb.SparseDistribution(token_ids=[1], probabilities=[1.0])] * 100_00
             "open.tokenizer_sha256 is 400064 characters long; it must be 64 hexadecimal digits",
         ),
         (
-            {"sampling": pb.Open.Sampling(logit_bias=dict.fromkeys(range(2000), 1.0))},
+            {"sampling": Sampling(logit_bias=dict.fromkeys(range(2000), 1.0))},
             "sampling.logit_bias is 2000 entries long; it must be at most 1024",
         ),
     ],
@@ -137,11 +138,11 @@ async def test_an_open_that_is_mostly_filling_is_refused_by_count(
         (pb.Proposal(token_ids=FILLING), "proposal.token_ids is 400000 tokens long"),
         (pb.Proposal(q=Q_FILLING), "proposal.q is 100000 rows long; it must be at most 8"),
         (
-            pb.Proposal(token_ids=[1], q=[pb.SparseDistribution(token_ids=FILLING)]),
+            pb.Proposal(token_ids=[1], q=[SparseDistribution(token_ids=FILLING)]),
             "proposal.q[0].token_ids is 400000 long; it must be at most 256",
         ),
         (
-            pb.Proposal(token_ids=[1], q=[pb.SparseDistribution(probabilities=[0.0] * 400_000)]),
+            pb.Proposal(token_ids=[1], q=[SparseDistribution(probabilities=[0.0] * 400_000)]),
             "proposal.q[0].token_ids is 400000 long; it must be at most 256",
         ),
     ],

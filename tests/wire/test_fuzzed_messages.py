@@ -20,7 +20,7 @@ from cli.children import free_addresses
 from client.client import Client, Request
 from common.pb import drafter_pb2, verifier_pb2
 from common.rpc.channel import open_channel
-from common.rpc.statuses import ERROR_KEY
+from common.rpc.error_details import received
 from common.sampling.parameters import SamplingParams
 from tests.processes.processes import Processes, ServiceProcess
 from tests.support.fake_pairs import PROMPTS, files, serving_pair
@@ -95,7 +95,7 @@ class Target:
         self.expected: list[str] = []
 
     async def status(self, method: str, sent: list[bytes]) -> StatusCode | None:
-        """How the call ends, all messages sent. None: the client's own word, the service's unheard.
+        """How the call ends, all messages sent. None: the client's own status, the service's was lost.
 
         grpc.aio makes up INTERNAL for a write that meets the call's end; a service that is at
         fault gives its INTERNAL a name.
@@ -106,7 +106,7 @@ class Target:
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
-            named = ERROR_KEY in dict(error.trailing_metadata() or ())
+            named = received(error.trailing_metadata()) is not None
             return None if error.code() is StatusCode.INTERNAL and not named else error.code()
         return await call.code()
 

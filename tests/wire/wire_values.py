@@ -16,9 +16,10 @@ from common.types import (
     TokenLogprobs,
     Verdict,
 )
-from common.wire import verify as wire_verify
 
-uint32 = st.integers(0, wire_verify.UINT32_MAX)
+UINT32_MAX = 2**32 - 1
+uint32 = st.integers(0, UINT32_MAX)
+uint64 = st.integers(0, 2**64 - 1)
 ids = st.lists(uint32, max_size=20).map(tuple)
 float32 = st.floats(width=32, allow_nan=False)
 fractions = st.floats(0, 1)
@@ -41,7 +42,7 @@ samplings = st.builds(
 
 
 def distributions(size: int) -> st.SearchStrategy[SparseDistribution]:
-    """Rows of so many entries, of any values: the wire doesn't judge them."""
+    """Rows of so many entries, of any values: the wire doesn't check them."""
     row, values = (
         st.lists(uint32, min_size=size, max_size=size),
         st.lists(float32, min_size=size, max_size=size),
@@ -53,7 +54,7 @@ q_rows = st.lists(st.integers(0, 3).flatmap(distributions), max_size=3).map(tupl
 logprobs = st.lists(
     st.builds(TokenLogprobs, float32, ids, st.lists(float32, max_size=5).map(tuple)), max_size=3
 ).map(tuple)
-costs = st.builds(RoundCost, uint32, uint32, uint32, uint32, uint32)
+costs = st.builds(RoundCost, uint64, uint64, uint64, uint32, uint32)
 
 
 def fitting_rules(sampling: SamplingParams) -> st.SearchStrategy[AcceptanceRule]:
@@ -69,7 +70,7 @@ def open_sessions(sample: st.DrawFn) -> OpenSession:
     sampling = sample(samplings)
     return OpenSession(
         prompt=prompt,
-        max_new_tokens=sample(st.integers(1, wire_verify.UINT32_MAX)),
+        max_new_tokens=sample(st.integers(1, UINT32_MAX)),
         tokenizer_sha256=sample(st.text("0123456789abcdef", max_size=64)),
         stop_ids=sample(st.frozensets(uint32, max_size=5)),
         rule=sample(fitting_rules(sampling)),
@@ -104,4 +105,5 @@ models = st.builds(
     max_message_bytes=uint32,
     row_invariant=st.booleans(),
     version=st.text(max_size=20),
+    features=st.frozensets(st.text(max_size=9), max_size=3),
 )

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 
+from common.pb import sampling_pb2
 from common.pb import verifier_pb2 as pb
 from common.types import Proposal, SparseDistribution
 from common.wire.verify import open_to_pb, verify_once_to_pb
@@ -44,7 +45,7 @@ async def test_a_parameter_that_cannot_be_is_refused_by_name(name: str, value: A
         assert refusal.code is StatusCode.INVALID_ARGUMENT
         assert refusal.message.startswith(f"sampling.{name} is ")
         assert "; it must be " in refusal.message
-        assert refusal.details["field"] == f"sampling.{name}"
+        assert refusal.field == f"sampling.{name}"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ async def test_a_bias_that_cannot_be_is_refused_with_its_id(
         refusal = await beside_another(verifier, act)
         assert refusal.code is StatusCode.INVALID_ARGUMENT
         assert words in refusal.message
-        assert refusal.details["field"] == "sampling.logit_bias"
+        assert refusal.field == "sampling.logit_bias"
 
 
 async def test_a_distribution_without_any_id_left_is_refused() -> None:
@@ -80,14 +81,14 @@ async def test_a_distribution_without_any_id_left_is_refused() -> None:
             opened.sampling.min_new_tokens = 1
             if not greedy:
                 opened.sampling.temperature = 1.0
-                opened.acceptance_rule = pb.ACCEPTANCE_RULE_TARGET_ONLY
+                opened.acceptance_rule = sampling_pb2.ACCEPTANCE_RULE_TARGET_ONLY
 
             async def act(opened: pb.Open = opened) -> Refusal:
                 return await Stream(verifier).refused(pb.VerifyRequest(open=opened))
 
             refusal = await beside_another(verifier, act)
             assert refusal.code is StatusCode.INVALID_ARGUMENT
-            assert refusal.details["field"] == "open.stop_token_ids"
+            assert refusal.field == "open.stop_token_ids"
 
 
 async def test_a_rule_that_does_not_fit_is_refused_over_the_wire() -> None:
@@ -105,7 +106,7 @@ async def test_a_rule_that_does_not_fit_is_refused_over_the_wire() -> None:
                 refusal = await beside_another(verifier, request)
                 assert refusal.code is StatusCode.INVALID_ARGUMENT
                 assert refusal.message.startswith(f"open.acceptance_rule is {rule.value}")
-                assert refusal.details["error"] == "UnfitRule"
+                assert refusal.reason == "UNFIT_RULE"
 
 
 async def refused_once(verifier: Any, request: pb.VerifyOnceRequest) -> Refusal:
@@ -198,13 +199,13 @@ async def test_rows_that_are_no_distribution_of_their_tokens_are_refused(
             refusal = await beside_another(verifier, act)
             assert refusal.code is StatusCode.INVALID_ARGUMENT
             assert refusal.message.startswith(prefix + words)
-            assert refusal.details["error"] == "InvalidDistribution"
-            assert refusal.details["field"].startswith(f"{prefix}q")
+            assert refusal.reason == "INVALID_DISTRIBUTION"
+            assert refusal.field.startswith(f"{prefix}q")
 
 
 async def test_a_row_with_fewer_probabilities_than_ids_is_refused() -> None:
     async with serving() as verifier:
-        distribution = pb.SparseDistribution(token_ids=[7, 8], probabilities=[1.0])
+        distribution = sampling_pb2.SparseDistribution(token_ids=[7, 8], probabilities=[1.0])
         bad = pb.Proposal(round=1, base_length=5, token_ids=[7], q=[distribution])
 
         async def act() -> Refusal:
