@@ -2,8 +2,7 @@
 
     python examples/generate_client.py 127.0.0.1:50052 "Once upon a time" --temperature 0.8 --seed 7
 
-Text comes as it is committed; the last message is the summary. Without a seed, the same call gives
-another text each time.
+Text comes as it is committed; the last message is the summary.
 """
 
 from __future__ import annotations
@@ -43,22 +42,17 @@ def stream(
                         yield response.summary
                         return
                     for delta in response.deltas.deltas:
-                        if delta.HasField("token_id"):
-                            request.resumed_token_ids.append(delta.token_id)
-                        elif complete:
-                            continue  # the text left over at the end, once more
-                        else:
-                            complete = True
-                        yield delta.text
+                        yield "" if complete else delta.text
+                        complete = not delta.HasField("token_id")  # text left over at the end
+                        request.resumed_token_ids.extend([] if complete else [delta.token_id])
             except grpc.RpcError as error:
                 lost_at = lost_at or time.monotonic()
-                # A drafter's own errors carry details; a broken connection's status doesn't.
                 own = "grpc-status-details-bin" in dict(error.trailing_metadata() or ())
                 broken = () if own else ("CANCELLED", "INTERNAL", "UNKNOWN")
                 lost = error.code().name in ("UNAVAILABLE", *broken)
                 if not lost or time.monotonic() - lost_at >= timeout_s:
                     raise
-                time.sleep(0.2)  # before the next attempt
+                time.sleep(0.2)
 
 
 def main() -> None:

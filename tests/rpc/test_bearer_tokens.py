@@ -70,7 +70,7 @@ async def test_only_a_known_token_is_served(
     kind: str, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    refused = "Unauthenticated: UNAUTHENTICATED: metadata authorization"
+    refused = "UNAUTHENTICATED: UNAUTHENTICATED: metadata authorization"
     async with serving(file) as channel:
         assert await echo(channel, kind, f"Bearer {ONE}") == "served"
         assert await echo(channel, kind, f"bearer  {ONE}") == "served"

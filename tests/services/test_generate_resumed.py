@@ -20,6 +20,7 @@ from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.rpc.error_details import ErrorDetails, encoded
 from common.sampling.parameters import SamplingParams
+from common.types import Origin
 from drafter.verifier_client.lost import raise_unless_lost
 from tests.support.fake_pairs import (
     CONTEXT,
@@ -219,3 +220,27 @@ def test_what_counts_as_lost_is_one_rule_at_both_ends(code: StatusCode, name: st
     else:
         with pytest.raises(VerifierRefused):
             raise_unless_lost(error)
+
+
+async def test_text_left_over_at_the_end_comes_once_though_the_summary_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream breaks off between its last delta, which has no token, and its summary."""
+    token, left_over = TokenDelta(5, "a", Origin.DRAFT), TokenDelta(None, "\ufffd", Origin.DRAFT)
+    asked = list[tuple[int, ...]]()
+
+    class Breaking:
+        async def generate(self, request: Request, hear: Any, timeout_s: float | None) -> Output:
+            asked.append(request.resumed_ids)
+            for delta in [left_over] if request.resumed_ids else [token, left_over]:
+                hear(delta)
+            if len(asked) == 1:
+                raise IncompleteStream("broken off")
+            return Output("\ufffd", (), (), cast(Any, None))
+
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.001)
+    heard = list[TokenDelta]()
+    output = await generate_resuming(cast(Client, Breaking()), Request(4), 60.0, heard.append)
+    assert asked == [(), (5,)]
+    assert heard == [token, left_over]
+    assert (output.text, output.token_ids) == ("a\ufffd", (5,))

@@ -24,6 +24,7 @@ from common.rpc.server import GrpcServer, ServerSettings, Service
 from common.telemetry.tracing import NO_TRACER
 from common.types import ModelInfo, OpenSession
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
+from common.wire.checks import FEATURES
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.proposer import AutoChooser
 from drafter.config import DrafterConfig
@@ -160,6 +161,7 @@ def make_verifier(
         max_message_bytes=MESSAGE_BYTES,
         row_invariant=model.row_invariant,
         version="0",
+        features=FEATURES,
     )
     return engine, info
 

@@ -62,7 +62,8 @@ class Refusal:
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         self.code = error.code()
         self.message = error.details() or ""
-        details = details_received(error)
+        # A status that gRPC itself makes has no details.
+        details = received(error.trailing_metadata()) or ErrorDetails("")
         self.reason = details.reason
         self.field = details.field
         self.retry_ms = details.retry_ms

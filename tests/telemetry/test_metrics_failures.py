@@ -30,13 +30,13 @@ async def test_errors_are_counted_by_method_status_and_cause() -> None:
     async with serving_pair(verifier={"max_sessions": 1}) as pair:
         verifier, drafter = samples_of(pair)
         assert await refused(pair.client, Request(0, prompt="x")) is StatusCode.INVALID_ARGUMENT
-        counted = {"method": "Generate", "status": "INVALID_ARGUMENT", "error": "InvalidField"}
+        counted = {"method": "Generate", "status": "INVALID_ARGUMENT", "error": "INVALID_FIELD"}
         assert drafter(metrics.GRPC_CALLS, **counted) == 1
         session = pair.verifier.engine.open(pair.verifier.open((5, 6)))
         assert await refused(pair.client, Request(1, prompt="x")) is StatusCode.RESOURCE_EXHAUSTED
         pair.verifier.engine.close(session)
         # The verifier's error keeps its name on its way through the drafter.
-        full = {"status": "RESOURCE_EXHAUSTED", "error": "OverCapacity"}
+        full = {"status": "RESOURCE_EXHAUSTED", "error": "OVER_CAPACITY"}
         assert verifier(metrics.GRPC_CALLS, method="Verify", **full) == REFUSALS
         assert drafter(metrics.GRPC_CALLS, method="Generate", **full) == 1
         unknown = pair.verifier.channel.unary_unary("/crossdraft.v1.VerifierService/Nothing")

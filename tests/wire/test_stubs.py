@@ -63,7 +63,7 @@ def test_a_change_that_breaks_clients_is_found(tmp_path: Path) -> None:
 
 
 def test_java_stubs_generate_from_the_folder_as_it_is(tmp_path: Path) -> None:
-    run(BIN / "protoc", "-Iproto", f"--java_out={tmp_path}", *PROTOS)
+    run(BIN / "protoc", f"-I{ROOT / 'proto'}", f"--java_out={tmp_path}", *PROTOS)
     package = tmp_path / "io/crossdraft/v1"
     names = {path.stem for path in package.iterdir()}
     assert {"GenerateRequest", "Verdict", "Sampling", "AcceptanceRule"} <= names
