@@ -101,7 +101,7 @@ class Child:
     async def wait_serving(
         self, timeout_s: float, waiting: Callable[[float], None] = lambda seconds: None
     ) -> None:
-        """Return when health says SERVING; tells `waiting` the seconds meanwhile."""
+        """Return when health says SERVING; calls `waiting` with the seconds meanwhile."""
         started = time.monotonic()
         async with open_channel(self.address, 2**20) as channel:
             stub = health_pb2_grpc.HealthStub(channel)

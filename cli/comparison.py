@@ -17,7 +17,7 @@ def comparison(drafted: Output, alone: Output) -> Table:
     table.add_row("tokens", str(with_drafts.output_tokens), str(without.output_tokens), "")
     table.add_row("rounds", str(with_drafts.rounds), str(without.rounds), "")
     table.add_row(
-        "tokens per round (AL)",
+        "mean acceptance length",
         f"{with_drafts.mean_acceptance_length:.2f}",
         f"{without.mean_acceptance_length:.2f}",
         _ratio(with_drafts.mean_acceptance_length, without.mean_acceptance_length),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it imports torch, which --help can do without
 @click.argument("target")
 @click.argument("draft")
 def inspect_pair(target: str, draft: str) -> None:
-    """Tell how well DRAFT's vocabulary fits TARGET's, without loading weights.
+    """Show how well DRAFT's vocabulary fits TARGET's, without loading weights.
 
     Both are presets, directories, .gguf files or Hub ids. Exit status 1 if the pair can't be
     served.
@@ -57,7 +57,7 @@ def _sides(report: PairReport, target: str, draft: str) -> Table:
         row(role.value, *(_or_none(side and side.roles[role]) for side in sides))
     row("put before prompts", *(_or_none(side and side.bos and (side.bos,)) for side in sides))
     row("chat template", *("yes" if side and side.has_chat_template else "no" for side in sides))
-    row("bytes that no token spells", *number("missing_bytes"))
+    row("bytes without a token", *number("missing_bytes"))
     return table
 
 

@@ -22,7 +22,7 @@ from common.errors import ConfigError, CrossdraftError
 
 
 class OneLine(click.ClickException):
-    """An error that is told in one line, without the usage text."""
+    """An error that is shown in one line, without the usage text."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

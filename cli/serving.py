@@ -65,5 +65,5 @@ def fetch_only(model: str) -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """Nothing is served yet, and the threads that load can't be interrupted."""
-    logging.getLogger(__name__).info("told to stop before anything was served")
+    logging.getLogger(__name__).info("asked to stop before anything was served")
     os._exit(0)

@@ -60,7 +60,7 @@ def one_line(statistics: Statistics) -> str:
         f"{statistics.output_tokens} tokens",
         f"{statistics.tokens_per_s:.1f} tokens/s",
         f"first token after {statistics.time_to_first_token_s:.2f} s",
-        f"AL {statistics.mean_acceptance_length:.2f}",
+        f"mean acceptance length {statistics.mean_acceptance_length:.2f}",
         f"ended by {reason}",
     ]
     if statistics.rule is not None and statistics.rule is not AcceptanceRule.GREEDY:

@@ -90,7 +90,7 @@ class MalformedMessage(CrossdraftError):
 
 
 class PromptTooLong(CrossdraftError):
-    """The prompt doesn't leave room for one token in the model's context."""
+    """The prompt leaves no space for one more token in the model's context."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -134,7 +134,7 @@ class TokenizerMismatch(CrossdraftError):
 
 
 class OverCapacity(CrossdraftError):
-    """No room for one more session now. Carries a retry hint in milliseconds."""
+    """No capacity for one more session now. Carries a retry hint in milliseconds."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
 

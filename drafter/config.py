@@ -31,12 +31,11 @@ class DrafterConfig(ServiceConfig):
         3, "Draft steps per round where a request doesn't say; 0: the target alone.", minimum=0
     )
     max_draft_steps: int = setting(
-        16, "Draft steps that a request may ask for.", minimum=0, maximum=1024
+        16, "The most draft steps that a request may have.", minimum=0, maximum=1024
     )
     run_ahead: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Whether a session goes on drafting while its proposal is checked, as if all of it would "
-        "stand; auto: on a GPU. On a CPU it takes time from whatever else runs there.",
+        "Whether a session goes on drafting while its proposal is checked, as if it were accepted; auto: on a GPU. On a CPU it takes time from whatever else runs there.",
     )
     context: Literal["auto", "canonical", "token"] = setting(
         "auto",
@@ -45,7 +44,7 @@ class DrafterConfig(ServiceConfig):
         "does best.",
     )
     lookup: bool = setting(
-        True, "Also propose what followed the last time the same tokens stood in the text."
+        True, "Prompt lookup: also propose what followed the same tokens earlier in the text."
     )
     q_entries: int = setting(
         64,
@@ -59,7 +58,7 @@ class DrafterConfig(ServiceConfig):
         "Chat template that the draft model reads: its own, or the target's.",
     )
     max_sessions: int = setting(64, "Streams at once.", minimum=1)
-    # Healing the end of the committed text asks for two rows of one session.
+    # Token healing needs two rows of one session.
     max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=2)
     kv_memory_mib: int | None = setting(
         None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
@@ -94,7 +93,7 @@ class DrafterConfig(ServiceConfig):
     verifier_timeout_s: float = setting(
         60.0,
         "Seconds to look for a verifier, at start and when it is lost in mid-stream or over its "
-        "prompt; a new request that finds none at all is told so after 5 s.",
+        "prompt; a new request that finds none at all is refused after 5 s.",
         minimum=0,
     )
     round_timeout_s: float = setting(

@@ -151,15 +151,15 @@ class Drafting:
         healed = context.healed()
         if healed is None:
             return NOTHING
-        ids, held = healed
-        first = bridge.draft_spaced if held else None
-        sampling = self._sampling.sampling(BridgeMode.TEXT, held=bool(held))
-        draft = await self._ask(ids, DraftRequest(steps, None, first, not held, sampling))
+        ids, prefix = healed
+        first = bridge.draft_spaced if prefix else None
+        sampling = self._sampling.params(BridgeMode.TEXT, after_space=bool(prefix))
+        draft = await self._ask(ids, DraftRequest(steps, None, first, not prefix, sampling))
         if draft is None:
             return NOTHING
-        if draft.replaced:
-            held = bridge.draft.token_bytes(ids[-1])
-        tokens = by_text(bridge, context.tail_ids(TAIL), draft.ids, held)
+        if draft.healed:
+            prefix = bridge.draft.token_bytes(ids[-1])
+        tokens = by_text(bridge, context.tail_ids(TAIL), draft.ids, prefix)
         return Drafted(tokens, BridgeMode.TEXT, len(draft.ids), tokens)
 
     async def _by_intersection(self, steps: int) -> Drafted:
@@ -167,7 +167,7 @@ class Drafting:
         ids = self._contexts[BridgeMode.INTERSECTION].ids()
         if ids is None:
             return NOTHING
-        sampling = self._sampling.sampling(BridgeMode.INTERSECTION)
+        sampling = self._sampling.params(BridgeMode.INTERSECTION)
         # A distribution may hold no id without a mapped_id, not even one that the target's tokenizer pads.
         allowed = None if bridge.identity and sampling is None else bridge.shared
         draft = await self._ask(ids, DraftRequest(steps, allowed, sampling=sampling))
@@ -178,14 +178,14 @@ class Drafting:
         return Drafted(tokens, BridgeMode.INTERSECTION, len(draft.ids), tokens, q)
 
     async def _ask(self, ids: list[int], request: DraftRequest) -> Draft | None:
-        """wish: but for adjustments, and with as many steps as the round has."""
-        room = self._engine.max_context_length - len(ids)
+        """request: but for logits processors, and with as many steps as the round has."""
+        free = self._engine.max_context_length - len(ids)
         if not ids:
             return None
-        if room < 1:  # committed text only grows
+        if free < 1:  # committed text only grows
             self.failed = True
             return None
-        steps, processors = min(request.steps, room), self._sampling.processors
+        steps, processors = min(request.steps, free), self._sampling.processors
         self._asked_at = time.monotonic()
         try:
             if self._engine.busy_s() > (self._timeout.limit_s or math.inf):
@@ -197,7 +197,7 @@ class Drafting:
             self.failed = True
             return None
         except TimeoutError:
-            # Never asked again, so that what comes late is nobody's answer.
+            # Never used again, so that a late draft is nobody's.
             self.failed = True
             self._engine.give_up(self._session)
             self._statistics.stage_s["draft_queue"] += time.monotonic() - self._asked_at

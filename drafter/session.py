@@ -38,7 +38,7 @@ class CommittedRun:
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
     finish_reason: FinishReason | None
-    logprobs: tuple[TokenLogprobs, ...] = ()  # as many, if the session asked for them
+    logprobs: tuple[TokenLogprobs, ...] = ()  # as many, if the session requested them
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,17 @@ class SpeculativeSession:
 
     async def propose(self) -> Proposal:
         """Draft tokens in target ids; none if there is nothing to say."""
-        # The verifier adds one token itself, so that a longer proposal could never stand.
-        room = min(
+        # The verifier adds one token itself, so that a longer proposal could never be accepted whole.
+        free = min(
             self._spec.max_new_tokens - self.output_length - 1,
             self._info.max_context_length - self._committed_length - 1,
             self._info.max_draft_tokens,
         )
-        steps = min(self._draft_steps, room)
+        steps = min(self._draft_steps, free)
         self._drafted = NOTHING
         if self._drafting is not None and steps > 0:
             self._drafted = await self._drafting.draft(steps)
-        tokens, q = tuple(self._drafted.token_ids[:room]), tuple(self._drafted.q[:room])
+        tokens, q = tuple(self._drafted.token_ids[:free]), tuple(self._drafted.q[:free])
         return Proposal(self._round, self._committed_length, tokens, q)
 
     async def check(self, proposal: Proposal) -> CommittedRun:

@@ -1,4 +1,4 @@
-"""What one stream's summary tells: rounds, acceptance by position, and seconds per room.
+"""One stream's statistics: rounds, acceptance by position, and seconds by stage.
 
 Knows counting. Refuses to know where the numbers come from.
 """
@@ -15,7 +15,7 @@ from common.types import BridgeMode, Verdict
 
 
 class RoundWatcher(Protocol):
-    """Who is told of what is counted, when it is."""
+    """Receives what is counted, as it is counted."""
 
     def round(self, drafted: int, verdict: Verdict, mode: BridgeMode | None) -> None: ...
     def pause(self, elapsed_s: float) -> None: ...
@@ -24,7 +24,7 @@ class RoundWatcher(Protocol):
 
 @dataclass
 class StreamStatistics:
-    """Of one Generate stream; rounds and rooms leave prefill out."""
+    """Of one Generate stream; rounds and stages leave the prefill out."""
 
     began: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
@@ -42,7 +42,7 @@ class StreamStatistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """AL: committed tokens per round, next token included, prefill excluded."""
+        """Committed tokens per round, next token included, prefill excluded."""
         return self.committed / self.rounds if self.rounds else 0.0
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class StreamStatistics:
             self.watcher.closed()
 
     def add_pause(self, elapsed_s: float) -> None:
-        """The verifier was lost, and another took over `elapsed_s` after it was last asked."""
+        """The verifier was lost, and another took over `elapsed_s` after the last request to it."""
         if self.watcher is not None:
             self.watcher.pause(elapsed_s)
 
@@ -84,11 +84,11 @@ class StreamStatistics:
 
     def end_round(self) -> None:
         """A verdict's tokens are ready to leave. Called after prefill, too, where rounds begin."""
-        room = self.stage_s
+        stage = self.stage_s
         now, models, queues = (
             time.monotonic(),
-            room["draft_model"] + room["verifier_forward"],
-            room["draft_queue"] + room["verifier_queue"],
+            stage["draft_model"] + stage["verifier_forward"],
+            stage["draft_queue"] + stage["verifier_queue"],
         )
         if self._marked is not None and self.rounds > len(self.outside_us):
             began, models_before, queues_before = self._marked

@@ -1,6 +1,6 @@
-"""What a drafter tells of its streams: counted for Prometheus, and on the trace's span.
+"""Telemetry of a drafter's streams: Prometheus counters, and attributes of the trace's span.
 
-Knows what a stream's own statistics count, and tells the same of all streams together, round by
+Knows what a stream's own statistics count, and counts the same over all streams, round by
 round. Refuses to know how rounds are made; called on the event loop.
 """
 
@@ -54,21 +54,21 @@ class DrafterTelemetry:
         registry.read(metrics.BUILD_INFO, lambda: {(VERSION, config.model): 1})
 
     def watch(self, session: SpeculativeSession) -> StreamTelemetry:
-        """Tell of one stream, until its session closes."""
-        session.statistics.watcher = told = StreamTelemetry(self, session)
-        return told
+        """Watch one stream until its session closes."""
+        session.statistics.watcher = watcher = StreamTelemetry(self, session)
+        return watcher
 
 
 class StreamTelemetry:
-    """One stream's. What its statistics sum up is told as it grows."""
+    """One stream's. Counts what its statistics gather, as they grow."""
 
     def __init__(self, whole: DrafterTelemetry, session: SpeculativeSession) -> None:
         self._whole = whole
         self._session = session
         self._statistics = session.statistics
         self._verdict_at: float | None = None  # the last one
-        self._told_stage_s = dict.fromkeys(self._statistics.stage_s, 0.0)
-        self._told_bytes = 0
+        self._reported_stage_s = dict.fromkeys(self._statistics.stage_s, 0.0)
+        self._reported_bytes = 0
 
     def round(self, drafted: int, verdict: Verdict, mode: BridgeMode | None) -> None:
         """A round was counted."""
@@ -101,7 +101,7 @@ class StreamTelemetry:
             whole.empty.inc()
         if asked_for_drafts and not self._session.drafting:
             whole.undrafted.inc()
-        told = {
+        facts = {
             "finish_reason": ending.reason.value,
             "rule": self._session.rule.value,
             "prompt_tokens": self._session.prompt_length,
@@ -111,22 +111,22 @@ class StreamTelemetry:
         }
         span = trace.get_current_span()
         if span.is_recording():
-            span.set_attributes({f"crossdraft.{key}": value for key, value in told.items()})
-        words = ", ".join(f"{key} {value}" for key, value in told.items())
-        log.info("answered: %s", words, extra={FIELDS: told})
+            span.set_attributes({f"crossdraft.{key}": value for key, value in facts.items()})
+        words = ", ".join(f"{key} {value}" for key, value in facts.items())
+        log.info("answered: %s", words, extra={FIELDS: facts})
 
     def _catch_up(self) -> None:
-        """Tell what the statistics have gathered since the last time."""
+        """Count what the statistics have gathered since the last time."""
         whole, statistics = self._whole, self._statistics
-        for room, seconds in statistics.stage_s.items():
-            if seconds > self._told_stage_s[room]:
-                whole.stage_s[room,].inc(seconds - self._told_stage_s[room])
-                self._told_stage_s[room] = seconds
-        if statistics.wire_bytes > self._told_bytes:
-            if not self._told_bytes and statistics.first_token_at is not None:
+        for stage, seconds in statistics.stage_s.items():
+            if seconds > self._reported_stage_s[stage]:
+                whole.stage_s[stage,].inc(seconds - self._reported_stage_s[stage])
+                self._reported_stage_s[stage] = seconds
+        if statistics.wire_bytes > self._reported_bytes:
+            if not self._reported_bytes and statistics.first_token_at is not None:
                 whole.first_token_s.observe(statistics.first_token_at - statistics.began)
-            whole.wire_bytes.inc(statistics.wire_bytes - self._told_bytes)
-            self._told_bytes = statistics.wire_bytes
+            whole.wire_bytes.inc(statistics.wire_bytes - self._reported_bytes)
+            self._reported_bytes = statistics.wire_bytes
 
 
 def _by_position(registry: Registry, metric: metrics.Metric) -> ByPosition:

@@ -56,4 +56,4 @@ class VerifierTelemetry:
                 "batch_sessions": cost.batch_sessions,
                 "batch_rows": cost.batch_rows,
             }
-            tracing.tell_round(span, verdict.round, told)
+            tracing.add_round(span, verdict.round, told)

@@ -25,11 +25,12 @@ from bench.support.progress import telling
 from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 from common.device import native
+from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
 from common.vocabulary.files import TokenizerFiles
-from drafter.engine.distribution import SparseDistribution, propose
-from verifier.acceptance.batch import Rule, SparseDistributions
+from drafter.engine.distribution import propose
+from verifier.acceptance.batch import Rule
 from verifier.acceptance.rules import accept
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
     width = len(meeting.p)
     own = torch.arange(width)
     seed, at = torch.arange(trials), torch.full((trials,), position)
-    distribution = SparseDistribution(own.expand(trials, -1), meeting.q.expand(trials, -1))
+    distribution = SparseDistributions(own.expand(trials, -1), meeting.q.expand(trials, -1))
     purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
     drafts = propose(distribution, own, seed, at, purpose)
     # Two rows each: the draft's, and the one behind it, whose token nobody asks for.

@@ -21,7 +21,7 @@ from bench.support.progress import Tell
 from bench.support.target_prompts import TargetPrompt
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
-from common.sampling.distribution import filters, probabilities
+from common.sampling.distribution import SparseDistributions, filters, probabilities
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, ModelInfo, OpenSession, Proposal, Verdict
@@ -29,7 +29,7 @@ from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import contexts_by_mode
 from drafter.bridge.proposer import AutoChooser
-from drafter.engine.distribution import SparseDistribution, draft_distribution
+from drafter.engine.distribution import draft_distribution
 from drafter.engine.engine import DraftEngine
 from drafter.engine.sampling import COUPLED_SLOTS
 from drafter.session import Pair, SpeculativeSession
@@ -174,7 +174,7 @@ class Rounds:
         self._draft.passes.clear()
 
     def _row(self, position: int, p: Tensor, logits: Tensor, stood: bool) -> Row:
-        def distribution(slots: int) -> SparseDistribution:
+        def distribution(slots: int) -> SparseDistributions:
             given = filters([self._params], logits.shape[-1])
             return draft_distribution(logits, self.bridge.shared, *given, slots=slots)
 
@@ -184,7 +184,7 @@ class Rounds:
             distribution(logits.shape[-1]),
         )
         # Of draft ids that share a twin the likeliest counts where they share its number, too.
-        first = SparseDistribution(sent.ids[:, :1], torch.ones(1, 1))
+        first = SparseDistributions(sent.ids[:, :1], torch.ones(1, 1))
         q = torch.zeros_like(p).index_add_(0, self.bridge.to_target[whole.ids[0]], whole.probs[0])
         return Row(
             position,
@@ -195,7 +195,7 @@ class Rounds:
             stood,
         )
 
-    def _meeting(self, p: Tensor, distribution: SparseDistribution, shared: str) -> Meeting:
+    def _meeting(self, p: Tensor, distribution: SparseDistributions, shared: str) -> Meeting:
         """p: float32 [target vocab]. shared: what becomes of draft ids with one twin."""
         used = distribution.probs[0] > 0
         ids, places = self.bridge.to_target[distribution.ids[0, used]].unique(return_inverse=True)

@@ -156,7 +156,7 @@ def check_sampler(model: PagedModel) -> dict[str, Any]:
     differ = [
         index
         for index, (a, b) in enumerate(zip(got, wanted, strict=True))
-        if (a.token, a.replaced) != (b.token, b.replaced)
+        if (a.token, a.healed) != (b.token, b.healed)
     ]
     return {"check": "draft tokens", "sessions": len(got), "differ": differ, "right": not differ}
 

@@ -36,12 +36,12 @@ class MapReport:
     """What crosses from one to the other."""
 
     identity: bool
-    shared: int  # draft ids with a target twin, specials by role included
+    shared: int  # draft ids with a mapped target token, specials by role included
     shared_plain: int  # of them, ids that are text
     of_draft: float  # as a share of each vocabulary
     of_target: float
     sample_tokens: int  # of a page of English and code, in the target's tokens
-    of_sample: float  # how many of them have a draft twin
+    of_sample: float  # how many of them have a mapped draft token
     sha256: str
 
 
@@ -120,7 +120,7 @@ def _refusals(name: str, side: Vocabulary) -> list[str]:
         )
     if name == "draft" and side.missing_bytes:
         found.append(
-            f"draft: no token spells {len(side.missing_bytes)} of the 256 bytes; where the text "
+            f"draft: no token has {len(side.missing_bytes)} of the 256 bytes; where the text "
             "needs one, nothing is drafted (k = 0)"
         )
     if not side.eos_ids:
@@ -129,7 +129,7 @@ def _refusals(name: str, side: Vocabulary) -> list[str]:
 
 
 def _side(side: Vocabulary) -> SideReport:
-    def spelled(token_id: int) -> str:
+    def text_of(token_id: int) -> str:
         return f"{side.token_bytes(token_id).decode('utf-8', 'replace')} ({token_id})"
 
     bos = side.prompt_bos
@@ -137,8 +137,8 @@ def _side(side: Vocabulary) -> SideReport:
         width=side.width,
         tokens=int(side.real.sum()),
         special=len(side.special_ids),
-        roles={role: tuple(spelled(id_) for id_ in ids) for role, ids in side.roles.items()},
-        bos=None if bos is None else spelled(bos),
+        roles={role: tuple(text_of(id_) for id_ in ids) for role, ids in side.roles.items()},
+        bos=None if bos is None else text_of(bos),
         missing_bytes=len(side.missing_bytes),
         has_chat_template=side.has_chat_template,
     )
@@ -147,7 +147,7 @@ def _side(side: Vocabulary) -> SideReport:
 def _map(bridge: Bridge) -> MapReport:
     target, draft = bridge.target, bridge.draft
     shared: list[int] = bridge.shared.nonzero().flatten().tolist()
-    twins = {bridge.mapped_id(draft_id) for draft_id in shared}
+    mapped_ids = {bridge.mapped_id(draft_id) for draft_id in shared}
     sample = target.encode_bytes(SAMPLE.encode()) or target.encode_prompt(SAMPLE)
     crossing = sum(bridge.to_draft(token_id) is not None for token_id in sample)
     return MapReport(
@@ -155,7 +155,7 @@ def _map(bridge: Bridge) -> MapReport:
         shared=len(shared),
         shared_plain=sum(not draft.is_special(draft_id) for draft_id in shared),
         of_draft=len(shared) / int(draft.real.sum()),
-        of_target=len(twins) / int(target.real.sum()),
+        of_target=len(mapped_ids) / int(target.real.sum()),
         sample_tokens=len(sample),
         of_sample=crossing / len(sample),
         sha256=bridge.sha256,

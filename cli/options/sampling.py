@@ -38,16 +38,16 @@ _OPTIONS = (
         help="Above 0, tokens are sampled: below 1 likely ones more often, above 1 less. Left out "
         "or 0, the likeliest is taken each time.",
     ),
-    click.option("--top-k", type=int, help="Draw from the K likeliest tokens only."),
+    click.option("--top-k", type=int, help="Sample from the K likeliest tokens only."),
     click.option(
         "--top-p",
         type=float,
-        help="Draw from the fewest likeliest tokens whose probabilities reach P together.",
+        help="Sample from the fewest likeliest tokens whose probabilities reach P together.",
     ),
     click.option(
         "--min-p",
         type=float,
-        help="Draw from tokens at least P times as probable as the likeliest one.",
+        help="Sample from tokens at least P times as probable as the likeliest one.",
     ),
     click.option(
         "--seed",
@@ -85,7 +85,7 @@ _OPTIONS = (
         "--logprobs",
         type=int,
         metavar="N",
-        help="Tell each token's log-probability and the N likeliest tokens in its place, in the "
+        help="Return each token's log-probability and the N likeliest tokens in its place, in the "
         "JSON object; implies --json.",
     ),
 )

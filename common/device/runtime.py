@@ -27,7 +27,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the device: free for anybody, in all, and held by this process's own tensors."""
+    """Bytes of the device: free for anybody, in all, and used by this process's own tensors."""
 
     free: int
     total: int

@@ -53,16 +53,17 @@ class Staging:
             self._make(1 << (end - 1).bit_length())
         for tensor, place in zip(tensors, places, strict=True):
             if tensor.nbytes:
-                _as(self._host, place, tensor).copy_(tensor)
+                _view(self._host, place, tensor).copy_(tensor)
         self._device[:end].copy_(self._host[:end], non_blocking=True)
         self._left.record()
         return [
-            _as(self._device, place, tensor) for tensor, place in zip(tensors, places, strict=True)
+            _view(self._device, place, tensor)
+            for tensor, place in zip(tensors, places, strict=True)
         ]
 
 
 class HostBuffer:
-    """Room on the host for what comes back: one copy, and then one wait, whose end is `landed`."""
+    """A buffer on the host for what comes back: one copy, and then one wait, whose end is `landed`."""
 
     def __init__(self, size: int, dtype: torch.dtype, runtime: Runtime) -> None:
         self._host = torch.empty(size, dtype=dtype, pin_memory=runtime.pinned)
@@ -83,5 +84,5 @@ def _tensors(part: Any) -> list[Tensor]:
     return list(vars(part).values())
 
 
-def _as(room: Tensor, place: int, like: Tensor) -> Tensor:
-    return room[place : place + like.nbytes].view(like.dtype).view(like.shape)
+def _view(buffer: Tensor, offset: int, like: Tensor) -> Tensor:
+    return buffer[offset : offset + like.nbytes].view(like.dtype).view(like.shape)

@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 class KvMemorySettings(Protocol):
-    """What either service is told about its memory."""
+    """What the settings of either service say about memory."""
 
     @property
     def page_size(self) -> int: ...

@@ -119,11 +119,11 @@ def _is_long(sequence: Sequence) -> bool:
     return sequence.pending > sequence.wanted + CATCH_UP
 
 
-def _rows(sequence: Sequence, room: int) -> int:
+def _rows(sequence: Sequence, free: int) -> int:
     """How many pending tokens fit. The wanted rows are never cut: they run together or later."""
-    if sequence.pending <= room:
+    if sequence.pending <= free:
         return sequence.pending
-    return max(0, min(room, sequence.pending - sequence.wanted))
+    return max(0, min(free, sequence.pending - sequence.wanted))
 
 
 def _idle(everyone: Seq[Sequence], line: Seq[Sequence]) -> list[Sequence]:

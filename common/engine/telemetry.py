@@ -1,4 +1,4 @@
-"""What an engine tells of its forward passes and pages.
+"""Metrics of an engine's forward passes and pages.
 
 Knows: passes, rows, pages. Refuses to know rounds (verifier/telemetry.py, drafter/telemetry.py).
 Called on the engine's thread, once per pass; pages and queue are read when somebody asks.

@@ -66,7 +66,7 @@ class PageTable:
         self.length = 0
 
     @classmethod
-    def told(cls, pages: array[int], length: int) -> PageTable:
+    def at_length(cls, pages: array[int], length: int) -> PageTable:
         """Pages that another process's pool has given out, to be read by number; it can't grow."""
         table = cls(PagePool(1, 1))
         table.pages, table._numbers, table.length = list(pages), pages, length

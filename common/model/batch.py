@@ -21,7 +21,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens of one sequence to run: they stand at positions [table.length, table.length + n).
+    """Tokens of one sequence to run: they have positions [table.length, table.length + n).
 
     Their pages must be reserved. Logits are computed for the last `logit_rows` of them.
     """

@@ -86,12 +86,12 @@ def discover_layers(
 def restore_buffers(model: PreTrainedModel) -> None:
     """In float32 again what model code computed at construction, as Gemma's embedding scale.
 
-    It was rounded to the dtype of the weights; it is taken from a twin without any.
+    It was rounded to the dtype of the weights; it is taken from a copy of the model without weights.
     """
     with init_empty_weights(include_buffers=False):
-        twin = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
+        copy = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
     stored = set(model.state_dict())
-    for name, buffer in twin.named_buffers():
+    for name, buffer in copy.named_buffers():
         if name not in stored:
             model.get_buffer(name).data = buffer
 
@@ -99,10 +99,10 @@ def restore_buffers(model: PreTrainedModel) -> None:
 def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs.
 
-    Of a model spread over ranks some are DTensors, which are replaced: set their `data`, and the
+    Of a model spread over ranks some are DTensors, which get replacements: set their `data`, and the
     wrapper has the new dtype while the part that it wraps keeps the old one.
     """
-    replaced: dict[Tensor, torch.nn.Parameter] = {}
+    replacements: dict[Tensor, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is None:
@@ -110,10 +110,10 @@ def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
             if not is_traceable_wrapper_subclass(parameter):
                 parameter.data = parameter.data.to(device, dtype)
                 continue
-            if parameter not in replaced:  # tied ones stay one
+            if parameter not in replacements:  # tied ones stay one
                 moved = parameter.detach().to(device, dtype)
-                replaced[parameter] = torch.nn.Parameter(moved, parameter.requires_grad)
-            module._parameters[name] = replaced[parameter]
+                replacements[parameter] = torch.nn.Parameter(moved, parameter.requires_grad)
+            module._parameters[name] = replacements[parameter]
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
     return model

@@ -32,7 +32,7 @@ _PROBE_ROWS = (1, 2, 3, 5, 9, 16, 17, 33, 64, 65, 129)
 class PackedLinear(nn.Module):
     """A frozen float32 linear layer, [..., in] -> [..., out], with prepacked weights.
 
-    `row_invariant` tells whether the probe found every row count to give the same bits.
+    `row_invariant` says whether the probe found every row count to give the same bits.
     """
 
     def __init__(self, linear: nn.Linear, packing: Packing) -> None:
@@ -45,7 +45,7 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """An empty tensor that tells dtype and device to model code that asks a layer for them."""
+        """An empty tensor with the dtype and device that model code reads from a layer."""
         return torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:

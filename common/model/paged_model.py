@@ -79,7 +79,7 @@ class PagedModel:
             self._model = model_discovery.move(model.eval(), self.device, self.dtype)
         else:
             # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
-            # whole model never stands in memory twice.
+            # whole model is never in memory twice.
             assert on_cpu and self.dtype == torch.float32
             linears_row_invariant = pack_linears(model, packing)
             self._model = model.eval().float()
@@ -151,12 +151,12 @@ class PagedModel:
         return sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
 
     def allocate(self, num_pages: int, page_size: int) -> None:
-        """Make room for the KV cache; needed before `forward`."""
-        self.release()  # recorded steps know the old room's addresses
+        """Allocate the KV cache; needed before `forward`."""
+        self.release()  # CUDA graphs hold the old cache's addresses
         self._store = KVStore(self.layers, num_pages, page_size, self.dtype, self.device)
 
     def release(self) -> None:
-        """Give back the room, and the steps that were recorded in it."""
+        """Free the KV cache, and the CUDA graphs that use it."""
         recorded, self._graphs, self._store = self._graphs, None, None
         if recorded is not None:
             del recorded
@@ -222,7 +222,7 @@ class PagedModel:
                 return self._graphs.replay(size, rows)
             if not self.eager_passes:
                 counts = (rows.rows, len(rows.items))
-                log.warning("%d rows in %d items fit no recorded step; told once", *counts)
+                log.warning("%d rows in %d work tiles fit no CUDA graph; reported once", *counts)
             self.eager_passes += 1
         return self._run_paged(place(rows, self._store, self._paged, self.device))
 

@@ -1,6 +1,6 @@
-"""Several processes that hold one model: what rank 0 is about to do, told to the others.
+"""Several processes that hold one model: rank 0 sends each command before it runs it.
 
-Knows: torchrun's variables, the groups that orders and goodbyes travel in, and that a rank is lost
+Knows: torchrun's variables, the groups that commands and goodbyes travel in, and that a rank is lost
 when its connection ends. Refuses to know models (common/model/sharded.py) and sessions.
 
 Orders have a group of their own over gloo, whatever the model's sums travel in: a follower waits in
@@ -28,7 +28,7 @@ from common.model.batch import Chunk
 
 log = logging.getLogger(__name__)
 
-GOODBYE_S = 10.0  # for a rank to say it, once it is told to end
+GOODBYE_S = 10.0  # for a rank to say it, once it has the command to end
 _NEVER = timedelta(days=3650)
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -57,7 +57,7 @@ class Command(IntEnum):
 
     END = 0
     ALLOCATE = 1  # pages, page size
-    FORWARD = 2  # what a batch's chunks are, see `spell`
+    FORWARD = 2  # a batch's chunks, see `encode`
 
 
 class Ranks:
@@ -93,41 +93,41 @@ class Ranks:
             on_loss(RankLost(f"rank {rank} of {self.place.world} has died; its part of the model"))
 
     def part(self) -> None:
-        """After the last order: wait until everybody has said goodbye, who would else miss us."""
+        """After the last command: wait until everybody has said goodbye, who would else miss us."""
         for watcher in self._watchers:
             watcher.join(GOODBYE_S)
 
-    def tell(self, order: Command, numbers: Sequence[int]) -> None:
-        """All other ranks take the order before the next one. Raises RankLost."""
-        head = torch.tensor([order, len(numbers)])
+    def send(self, command: Command, numbers: Sequence[int]) -> None:
+        """All other ranks take the command before the next one. Raises RankLost."""
+        head = torch.tensor([command, len(numbers)])
         try:
             dist.broadcast(head, src=0, group=self._orders)
             if numbers:
                 dist.broadcast(torch.tensor(numbers), src=0, group=self._orders)
         except RuntimeError as cause:
-            raise RankLost("a rank takes no more orders; its part of the model") from cause
+            raise RankLost("a rank takes no more commands; its part of the model") from cause
 
     # --- on the others ------------------------------------------------------------------------
 
     def take(self) -> tuple[Command, list[int]]:
-        """The next order, whenever it comes. Raises RankLost if rank 0 is gone."""
+        """The next command, whenever it comes. Raises RankLost if rank 0 is gone."""
         head = torch.empty(2, dtype=torch.int64)
         try:
             dist.broadcast(head, src=0, group=self._orders)
-            order, count = head.tolist()
+            command, count = head.tolist()
             numbers: Tensor = torch.empty(count, dtype=torch.int64)
             if count:
                 dist.broadcast(numbers, src=0, group=self._orders)
         except RuntimeError as cause:
             raise RankLost("rank 0 has died; the service") from cause
-        return Command(order), numbers.tolist()
+        return Command(command), numbers.tolist()
 
     def leave(self) -> None:
         """Say goodbye to rank 0, so that it doesn't count as a loss."""
         dist.send(torch.zeros(1, dtype=torch.int64), dst=0, group=self._goodbyes)
 
 
-def spell(chunks: Sequence[Chunk]) -> list[int]:
+def encode(chunks: Sequence[Chunk]) -> list[int]:
     """A batch as numbers: their count, four numbers for each chunk, then its tokens and pages.
 
     Pages travel with every batch, so that a follower keeps no books of its own: page numbers mean
@@ -143,14 +143,14 @@ def spell(chunks: Sequence[Chunk]) -> list[int]:
     return numbers
 
 
-def read(numbers: Sequence[int]) -> list[Chunk]:
-    """The inverse of `spell`."""
+def decode(numbers: Sequence[int]) -> list[Chunk]:
+    """The inverse of `encode`."""
     count = numbers[0]
     at = 1 + 4 * count
     chunks = []
     for place in range(count):
         length, tokens, pages, logit_rows = numbers[1 + 4 * place : 5 + 4 * place]
-        table = PageTable.told(array("i", numbers[at + tokens : at + tokens + pages]), length)
+        table = PageTable.at_length(array("i", numbers[at + tokens : at + tokens + pages]), length)
         chunks.append(Chunk(numbers[at : at + tokens], table, logit_rows))
         at += tokens + pages
     assert at == len(numbers)

@@ -6,7 +6,7 @@ sampling.
 The promise: a row's value is the same whatever runs beside it. So every query row goes through the
 same call on its own, over exactly the keys that it may see, in prefill, decode and verification
 alike; a masked call over several rows is faster and not bitwise the same. Grouped-query attention
-(Ainslie et al., 2023, arXiv:2305.13245) makes that call less lonely: the query heads that share a
+(Ainslie et al., 2023, arXiv:2305.13245) makes that call larger: the query heads that share a
 KV head are its rows, and no mask is needed.
 """
 
@@ -63,7 +63,10 @@ class RowBatch:
         groups = groups.permute(2, 0, 1, 3).contiguous()  # [rows, kv_heads, group, head_size]
         out = torch.empty_like(groups)
         # Views are made for all rows at once: for a small model, making them is most of the work.
-        asked, told = groups[:, None].unbind(), out[:, None].unbind()  # [1, kv_heads, group, size]
+        query_rows, output_rows = (
+            groups[:, None].unbind(),
+            out[:, None].unbind(),
+        )  # [1, kv_heads, group, size]
         everything = self.store.read(layer)
         threads = now = torch.get_num_threads()
         row = 0
@@ -83,7 +86,7 @@ class RowBatch:
                     begin = max(0, end - window) if window else 0
                     at, count = first + begin, end - begin
                     seen = keys.narrow(2, at, count), values.narrow(2, at, count)
-                    told[row].copy_(_attend_row(asked[row], *seen, scaling, softcap))
+                    output_rows[row].copy_(_attend_row(query_rows[row], *seen, scaling, softcap))
                     row += 1
         finally:
             if now != threads:

@@ -32,7 +32,7 @@ class Model(Protocol):
 def rows_are_invariant(model: Model, sizes: Sequence[int]) -> bool:
     """Whether tokens give the same bits in one batch, of each of these sizes, and one by one.
 
-    Takes the model's room for keys and values and gives it back.
+    Allocates the model's KV cache and frees it.
     """
     count = max(sizes)
     pool = PagePool(-(-count // _PAGE_SIZE), _PAGE_SIZE)

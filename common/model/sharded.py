@@ -1,7 +1,7 @@
 """A model whose heads and matrices are shared out over ranks, by transformers' own plan.
 
 Rank 0 holds a LeadingModel: a PagedModel whose calls the others repeat with their own parts. Knows
-how such a model is loaded, and that ranks must do the same things in the same order. Refuses to
+how such a model is loaded, and that ranks must do the same things in the same command. Refuses to
 know sessions, and how orders travel (common/model/ranks.py).
 
 transformers cuts matrices by rows or columns as the model's `tp_plan` says and sums where it must;
@@ -25,7 +25,7 @@ from common.device.choice import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
 from common.model.batch import Chunk
 from common.model.paged_model import PagedModel
-from common.model.ranks import Command, Ranks, read, spell
+from common.model.ranks import Command, Ranks, decode, encode
 from common.model.row_invariance import rows_are_invariant
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LeadingModel(PagedModel):
         return own * self._ranks.place.local_world
 
     def allocate(self, num_pages: int, page_size: int) -> None:
-        self._tell(Command.ALLOCATE, [num_pages, page_size])
+        self._send(Command.ALLOCATE, [num_pages, page_size])
         super().allocate(num_pages, page_size)
 
     def capture_graphs(
@@ -82,7 +82,7 @@ class LeadingModel(PagedModel):
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """As PagedModel's. Raises RankLost if it can't be finished: ranks are out of step then."""
-        self._tell(Command.FORWARD, spell(chunks) if self._ranks else ())
+        self._send(Command.FORWARD, encode(chunks) if self._ranks else ())
         try:
             return super().forward(chunks)
         except RuntimeError as cause:
@@ -96,14 +96,14 @@ class LeadingModel(PagedModel):
         if ranks is None:
             return
         try:
-            ranks.tell(Command.END, ())
+            ranks.send(Command.END, ())
             ranks.part()
         except RankLost as cause:
             log.warning("%s", cause)
 
-    def _tell(self, order: Command, numbers: Sequence[int]) -> None:
+    def _send(self, command: Command, numbers: Sequence[int]) -> None:
         if self._ranks is not None:
-            self._ranks.tell(order, numbers)
+            self._ranks.send(command, numbers)
 
 
 def load_part(folder: Path, ranks: Ranks, device: Device, threads: int = 0) -> LeadingModel:
@@ -133,14 +133,14 @@ def follow(model: LeadingModel, ranks: Ranks) -> None:
     """Repeat what rank 0 does until it ends. Raises RankLost if it is gone."""
     model.runtime.enter()
     while True:
-        order, numbers = ranks.take()
-        if order is Command.END:
+        command, numbers = ranks.take()
+        if command is Command.END:
             ranks.leave()
             return
-        if order is Command.ALLOCATE:
+        if command is Command.ALLOCATE:
             model.allocate(numbers[0], numbers[1])
         else:
-            model.forward(read(numbers))
+            model.forward(decode(numbers))
 
 
 def _check_heads(folder: Path, world: int) -> None:

@@ -1,4 +1,4 @@
-"""What is told of every call of our services: its end, its place among others, its ids, its span.
+"""Telemetry of every call of our services: status, calls in progress, request id, span.
 
 The outermost interceptor, so that it sees how a call ended whoever ended it. Knows: methods,
 statuses, peers. Refuses to know: messages. Health and reflection pass untouched.

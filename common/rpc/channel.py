@@ -2,7 +2,7 @@
 
 Knows: message limits, keepalive, reconnecting, balancing, TLS of a client. Refuses to know: who is
 called. A ping interval below what the other end permits gets the connection closed ("too many
-pings"), so both stand here side by side.
+pings"), so both are here side by side.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ liveness      the engine's step in progress returns in time; a process that says
 
 Knows: names, and that an engine whose step hangs is neither alive nor ready. A process whose event
 loop hangs answers nobody, which says it too. Refuses to know: what a step does, when calls are
-welcome (common/engine/server.py), and how it is told (common/rpc/health_servicer.py).
+welcome (common/engine/server.py), and how it is answered (common/rpc/health_servicer.py).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Health:
 
     def _tell(self) -> None:
         ready = _status(self._alive and self._serving)
-        self._servicer.tell(
+        self._servicer.publish(
             {LIVENESS: _status(self._alive), **dict.fromkeys(self._ready_names, ready)}
         )
 

@@ -2,7 +2,7 @@
 
 grpcio-health-checking's own Watch holds a lock while it writes, so that one client that reads
 nothing keeps every other watcher from its answer, and the server from saying that it drains. Knows:
-statuses by name, and whom to tell. Refuses to know what they mean (common/rpc/health.py) and how
+statuses by name, and who watches them. Refuses to know what they mean (common/rpc/health.py) and how
 many may watch and how long a write may take (common/rpc/guards.py, common/rpc/statuses.py).
 """
 
@@ -27,7 +27,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
         self._statuses: dict[str, Status] = {}
         self._changed = asyncio.Event()  # another one after each change
 
-    def tell(self, statuses: Mapping[str, Status]) -> None:
+    def publish(self, statuses: Mapping[str, Status]) -> None:
         """What is said from now on, of these names. Waits for nobody."""
         self._statuses.update(statuses)
         self._changed.set()
@@ -53,11 +53,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
         self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.HealthCheckResponse]:
         """The status now and after each change; one that a slow reader missed isn't made up for."""
-        told: Status | None = None
+        sent: Status | None = None
         while True:
             changed = self._changed  # before the look, so that no change falls between the two
             status = self._statuses.get(request.service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield pb.HealthCheckResponse(status=status)
             await changed.wait()

@@ -19,7 +19,7 @@ class EachWithin(Generic[T]):
     """Messages as they come. Raises IdleTooLong, saying `what`, once none comes in time."""
 
     def __init__(self, messages: AsyncIterator[T], timeout: ReusableTimeout, what: str) -> None:
-        """patience: for each message; the caller's to close."""
+        """timeout: of each message; the caller closes it."""
         self._messages = messages
         self._timeout = timeout
         self._what = what

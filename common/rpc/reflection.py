@@ -1,7 +1,7 @@
 """gRPC reflection that also finds methods, under both of its names.
 
 grpcio-reflection finds files by messages and services, but not by methods: load generators that ask
-for "package.Service.Method" (ghz does) are told "Symbol not found". Later clients ask v1 first,
+for "package.Service.Method" (ghz does) get "Symbol not found". Later clients ask v1 first,
 whose messages are v1alpha's, byte for byte. Knows descriptors; refuses to know services.
 """
 

@@ -4,7 +4,7 @@ Knows that a CrossdraftError carries its own status and details; anything else i
 INTERNAL without its text and logged with its traceback. Does not know services.
 
 Streaming handlers are written as async generators and run here as coroutines that write, because
-gRPC cancels a coroutine where it stands: the generator is closed, and its `finally` blocks run,
+gRPC cancels a coroutine where it waits: the generator is closed, and its `finally` blocks run,
 before the call is over, rather than whenever the garbage collector finds it.
 """
 
@@ -161,7 +161,7 @@ def trailing(
 
 
 class _Unread(Exception):
-    """A client doesn't read what it asked for. Its cause is what to tell it."""
+    """A client doesn't read what it asked for. Its cause is the error to send."""
 
 
 async def _cut_off(context: grpc.aio.ServicerContext, error: _Unread) -> None:
@@ -182,7 +182,7 @@ def _parsing(
 ) -> Callable[[bytes], Any] | None:
     """A single request is parsed before the handler, where an error would come out as UNKNOWN.
 
-    So there the error stands in for the request; a stream's raises where the handler reads it.
+    So there the error takes the request's place; a stream's raises where the handler reads it.
     """
     if parse is None:
         return None

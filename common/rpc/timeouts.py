@@ -22,7 +22,7 @@ class ReusableTimeout:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Task[object] | None = None
         self._until = 0.0  # of the wait in progress, on the loop's clock
-        self._over = False  # its time is, and its task was told
+        self._over = False  # it has expired, and its task was cancelled
 
     async def wait(self, doing: Awaitable[T]) -> T:
         """Its result. Raises TimeoutError, with the wait cancelled, if it isn't there in time."""

@@ -1,4 +1,4 @@
 """Sampling parameters, acceptance rules, the distribution p, counter-based random numbers.
 
-May import errors. Plain torch: Triton twins are in common/kernels.
+May import errors. Plain torch: the same in Triton: common/kernels.
 """

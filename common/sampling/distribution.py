@@ -10,6 +10,7 @@ functions; inputs are never written. Refuses to know sessions and rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +22,19 @@ NEVER = float("-inf")
 LIKELIEST = (
     1024  # as many logits are sorted first where top-p asks for a sort; few distributions need more
 )
+
+
+@dataclass(frozen=True)
+class SparseDistributions:
+    """q as tensors: one sparse distribution per row (common/types.py has the single one).
+
+    A row's ids with a probability are distinct. Unused slots have probability 0 and any id that
+    exists. The probabilities of a row sum to one as nearly as float32 can, or are all 0 where no id
+    is allowed.
+    """
+
+    ids: Tensor  # integer [rows, slots]
+    probs: Tensor  # float32 [rows, slots]
 
 
 def processed(

@@ -30,8 +30,8 @@ ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Salmon et al.
 KEY_A, KEY_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 ROUNDS = 10
-LANES = 4  # words per block, and so token ids
-LANE_BITS = np.uint64(2)
+WORDS_PER_BLOCK = 4  # words per block, and so token ids
+WORD_BITS = np.uint64(2)
 AT_A_TIME = 1 << 14  # blocks: what a round needs of them stays in the cache
 LARGEST_UNIFORM = 1 - 2.0**-24  # the largest float32 below 1
 SERIES_BELOW = 2.0**-7  # under it -log(1 - w) is a series: 1 - w would lose w's low bits
@@ -41,7 +41,7 @@ class Purpose(IntEnum):
     """What a number is sampled for: one stream each, so that none is used twice."""
 
     PROPOSE = 0  # the drafter's own samples
-    ACCEPT = 1  # whether a draft token stands
+    ACCEPT = 1  # whether a draft token is accepted
     SAMPLE = 2  # the next token
     COUPLED = 3  # the sample that drafter and verifier share
 
@@ -103,7 +103,7 @@ def id_words(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -> T
 def uniform(seed: Tensor, position: Tensor, purpose: Purpose) -> Tensor:
     """float32 in (0, 1), one per (seed, position): u = ((x0 >> 1) + 0.5) * 2**-31 of block 0.
 
-    seed, position: int64 [rows]. What would round to 1 is held below it, so that u < p is certain
+    seed, position: int64 [rows]. What would round to 1 is kept below it, so that u < p is certain
     where p is 1.
     """
     keys, counters = _words_of(seed), _words_of(position)
@@ -128,13 +128,13 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
     for some in _slices(len(made), max(1, AT_A_TIME // each)):
         own = columns if columns.ndim == 1 else columns[some]
         word = _id_words(keys[some], counters[some], own, run, purpose)
-        for part in _slices(word.shape[1], AT_A_TIME * LANES):
+        for part in _slices(word.shape[1], AT_A_TIME * WORDS_PER_BLOCK):
             made[some, part] = exponential_of(fractions(word[:, part]))
     return torch.from_numpy(made).to(seed.device)
 
 
 def fractions(word: Halves) -> NDArray[np.float32]:
-    """((word >> 1) + 0.5) * 2**-31, held below 1: float32 in (0, 1), increasing.
+    """((word >> 1) + 0.5) * 2**-31, kept below 1: float32 in (0, 1), increasing.
 
     31 bits, because the least of them decides: of 24 alone, every 60th sample from 262,144 likely
     ids would be a tie, which the lowest id wins.
@@ -170,13 +170,13 @@ def _run(ids: Words) -> _Run | None:
     width = ids.shape[-1]
     if not ids.size:
         return None
-    first, last = ids.min() >> LANE_BITS, ids.max() >> LANE_BITS
+    first, last = ids.min() >> WORD_BITS, ids.max() >> WORD_BITS
     if int(last - first) >= width:
         return None
     blocks = np.arange(first, last + np.uint64(1), dtype=np.uint64)
     if ids.ndim > 1:
         return _Run(blocks, None)
-    places = (ids - (first << LANE_BITS)).view(np.int64)
+    places = (ids - (first << WORD_BITS)).view(np.int64)
     begin = int(places[0])
     if int(places[-1]) - begin == width - 1 and bool((places[1:] > places[:-1]).all()):
         return _Run(blocks, slice(begin, begin + width))
@@ -190,17 +190,17 @@ def _id_words(
     rows = len(seed)
     seed, position, ids = seed[:, None], position[:, None], np.atleast_2d(ids)
     if run is None:
-        block = _block(seed, position, ids >> LANE_BITS, purpose)
-        lanes = (ids & np.uint64(LANES - 1)).view(np.int64)
-        return np.choose(lanes, block).astype(np.uint32)
-    made = np.empty((rows, len(run.blocks), LANES), np.uint32)
+        block = _block(seed, position, ids >> WORD_BITS, purpose)
+        words_of = (ids & np.uint64(WORDS_PER_BLOCK - 1)).view(np.int64)
+        return np.choose(words_of, block).astype(np.uint32)
+    made = np.empty((rows, len(run.blocks), WORDS_PER_BLOCK), np.uint32)
     for part in _slices(len(run.blocks), AT_A_TIME):
         block = _block(seed, position, run.blocks[None, part], purpose)
-        for lane in range(LANES):
-            made[:, part, lane] = block[lane]
+        for index in range(WORDS_PER_BLOCK):
+            made[:, part, index] = block[index]
     words = made.reshape(rows, -1)
     if run.places is None:
-        own = (ids - (run.blocks[0] << LANE_BITS)).view(np.int64)
+        own = (ids - (run.blocks[0] << WORD_BITS)).view(np.int64)
         return np.take_along_axis(words, own, axis=1)
     return words[:, run.places] if isinstance(run.places, slice) else words.take(run.places, axis=1)
 

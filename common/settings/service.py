@@ -1,6 +1,6 @@
 """Settings that both services have: limits, health, TLS, logs, metrics, traces.
 
-Knows: what a service is told about its shell. Refuses to know: models and what is served.
+Knows: the settings of a service's shell. Refuses to know: models and what is served.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServiceConfig:
         minimum=0.1,
     )
     reflection: bool = setting(
-        False, "Serve gRPC reflection, which tells every caller what can be called."
+        False, "Serve gRPC reflection, which lists the methods for every caller."
     )
     tls_certificate: str | None = setting(
         None, "PEM file; with --tls-key, serve over TLS. Read again when it changes, as all are."

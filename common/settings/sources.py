@@ -113,7 +113,7 @@ def options(section: str, sections: Sections) -> Callable[[Any], Any]:
 def _option(section: str, each: _Setting) -> Any:
     name = each.name.replace("_", "-")
     # Ranges are checked by the dataclass: in one place for flags, environment and file.
-    told = f" {each.limit.capitalize()}." if each.limit and not each.choices else ""
+    limit = f" {each.limit.capitalize()}." if each.limit and not each.choices else ""
     return click.option(
         f"--{name}/--no-{name}" if each.kind is bool else f"--{name}",
         each.name,
@@ -122,7 +122,7 @@ def _option(section: str, each: _Setting) -> Any:
         envvar=env_name(section, each.name),
         show_envvar=True,
         show_default=each.default is not None,
-        help=each.help + told,
+        help=each.help + limit,
     )
 
 

@@ -18,7 +18,7 @@ from common.telemetry import request_id
 
 Format = Literal["plain", "json"]
 
-FIELDS = "fields"  # log.info(..., extra={FIELDS: {...}}): told as JSON members of their own
+FIELDS = "fields"  # log.info(..., extra={FIELDS: {...}}): JSON members of their own
 
 
 def configure(level: str, form: Format) -> None:

@@ -3,9 +3,9 @@
 Knows names. Refuses to know who counts (common/telemetry/registry.py makes collectors of these) and
 who listens. docs/observability.md has the same table, and a test compares the two.
 
-Labels are bounded: each lists its values here, and whatever else comes is told as "other". No label
+Labels are bounded: each lists its values here, and whatever else comes counts as "other". No label
 is called service, pod, job, instance or namespace, which Prometheus adds itself. Two services in
-Prometheus are told apart by those, or by the engine: "target" at a verifier, "draft" at a drafter.
+Prometheus are distinguished by those, or by the engine: "target" at a verifier, "draft" at a drafter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, FinishReason
 
 OTHER = "other"  # a label's value where the real one isn't listed
-NONE = "none"  # a label's value where there is nothing to tell
+NONE = "none"  # a label's value where there is nothing to report
 
 Labels = Mapping[str, tuple[str, ...]]
 
@@ -146,7 +146,7 @@ ROUNDS = _counter(
 )
 COMMITTED = _counter(
     "crossdraft_verifier_committed_tokens_total",
-    "Tokens committed in those rounds, next token included: divided by rounds, AL.",
+    "Tokens committed in those rounds, next token included: divided by rounds, the mean acceptance length.",
     rule=RULE,
 )
 DRAFT_TOKENS = _counter(
@@ -162,7 +162,7 @@ ACCEPTED = _counter(
 VERIFIER_SECONDS = _seconds(
     "crossdraft_verifier_room_seconds",
     "Where a round's time went at the verifier: waiting for a pass, in passes, in the decision.",
-    room=VERIFIER_STAGE,
+    stage=VERIFIER_STAGE,
     phase=PHASE,
 )
 
@@ -191,7 +191,7 @@ DRAFTED_ROUNDS = _counter(
 )
 DRAFTED_COMMITTED = _counter(
     "crossdraft_drafter_committed_tokens_total",
-    "Tokens committed in those rounds, next token included: divided by rounds, AL.",
+    "Tokens committed in those rounds, next token included: divided by rounds, the mean acceptance length.",
     bridge=BRIDGE,
 )
 DRAFTED_BY_POSITION = _counter(
@@ -209,7 +209,7 @@ ACCEPTED_BY_POSITION = _counter(
 DRAFTER_SECONDS = _counter(
     "crossdraft_drafter_room_seconds_total",
     "Where rounds' time went, as the summaries' stage_s has it.",
-    room=DRAFTER_STAGE,
+    stage=DRAFTER_STAGE,
 )
 WIRE_BYTES = _counter(
     "crossdraft_drafter_wire_bytes_total", "Bytes of Verify messages, both ways, prefill included."

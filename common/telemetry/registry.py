@@ -65,7 +65,7 @@ class Registry:
         return self.histograms(metric)[()]
 
     def read(self, metric: Metric, read: Callable[[], Mapping[Values, float]]) -> None:
-        """A gauge or counter whose values `read` tells, on the listener's thread."""
+        """A gauge or counter whose values `read` returns, on the listener's thread."""
         self.collectors.register(_Read(metric, read, self._whole))
 
     def _listed(self, metric: Metric) -> Iterable[tuple[str, ...]]:

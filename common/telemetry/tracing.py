@@ -41,7 +41,7 @@ _SERVER_FAULTS = (
 
 @contextmanager
 def serving(tracer: Tracer, method: str, metadata: Mapping[str, Any]) -> Iterator[Span]:
-    """The span of a call that is served, current meanwhile; `end_status` tells how it ended."""
+    """The span of a call that is served, current meanwhile; `end_status` is how it ended."""
     known = {key: metadata[key] for key in _W3C.fields if isinstance(metadata.get(key), str)}
     span = tracer.start_span(
         method, _W3C.extract(known), kind=SpanKind.SERVER, attributes=_attributes(method)
@@ -84,14 +84,14 @@ def refused(span: Span, status: grpc.StatusCode, why: str) -> None:
         failed(span, f"{status.name}: {why}")
 
 
-def tell_round(span: Span, number: int, attributes: Mapping[str, int]) -> None:
+def add_round(span: Span, number: int, attributes: Mapping[str, int]) -> None:
     """One round, as an event, as long as there are few."""
     if not span.is_recording():
         return
     span.set_attribute("crossdraft.rounds", number)
     if number <= MAX_ROUND_EVENTS:
-        told = {f"crossdraft.{key}": value for key, value in attributes.items()}
-        span.add_event("round" if number else "prefill", {"crossdraft.round": number, **told})
+        facts = {f"crossdraft.{key}": value for key, value in attributes.items()}
+        span.add_event("round" if number else "prefill", {"crossdraft.round": number, **facts})
 
 
 @contextmanager

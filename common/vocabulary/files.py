@@ -19,7 +19,7 @@ from common.errors import UnsupportedTokenizer
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """tokenizer.json, and what stands beside it; names outside NAMES are refused."""
+    """tokenizer.json, and the files beside it; names outside NAMES are refused."""
 
     NAMES: ClassVar[tuple[str, ...]] = (
         "tokenizer.json",

@@ -1,4 +1,4 @@
-"""Bytes -> ids that spell exactly these bytes, with nothing added and no special token matched.
+"""Bytes -> ids of exactly these bytes, with nothing added and no special token matched.
 
 Knows: how to strip a tokenizer.json to a copy that only splits text; greedy matching for what isn't
 text. Refuses to know: prompts, templates and special tokens (common/vocabulary/prompts.py).
@@ -139,7 +139,7 @@ def _strip(tokenizer: dict[str, Any], special: set[str]) -> dict[str, Any]:
 
 
 def _without_special(merges: list[Any], special: set[str]) -> list[Any]:
-    """Merges that neither make nor use a special token's spelling."""
+    """Merges that neither make nor use a special token's text."""
     if isinstance(merges[0], str):
         merges = [merge.split(" ", 1) for merge in merges]
     touching = {
@@ -153,7 +153,7 @@ def _without_special(merges: list[Any], special: set[str]) -> list[Any]:
 
 
 def _strip_normalizer(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Only the spelling of spaces stays."""
+    """Only the replacement of spaces stays."""
     if normalizer is None:
         return None
     if normalizer["type"] == "Sequence":

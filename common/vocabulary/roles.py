@@ -1,6 +1,6 @@
 """What special tokens are for, so that two vocabularies can match them by role.
 
-Knows: roles, and the spellings that models give them. Refuses to know: what a role does to a
+Knows: roles, and the texts that models give them. Refuses to know: what a role does to a
 session (the verifier ends it, the bridge maps it).
 """
 
@@ -23,7 +23,7 @@ class Role(Enum):
     PAD = "padding"
 
 
-_SPELLINGS: dict[Role, tuple[str, ...]] = {
+_TEXTS: dict[Role, tuple[str, ...]] = {
     Role.BOS: ("<bos>", "<s>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>"),
     Role.END_OF_TEXT: (
         "<|endoftext|>",
@@ -44,7 +44,7 @@ _SPELLINGS: dict[Role, tuple[str, ...]] = {
     Role.START_OF_TURN: ("<|im_start|>", "<start_of_turn>", "<|start_header_id|>", "<|turn>"),
     Role.PAD: ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>"),
 }
-_ROLE_OF_SPELLING = {text: role for role, texts in _SPELLINGS.items() for text in texts}
+_ROLE_OF_TEXT = {text: role for role, texts in _TEXTS.items() for text in texts}
 
 
 def find_roles(
@@ -52,24 +52,24 @@ def find_roles(
 ) -> dict[Role, tuple[int, ...]]:
     """Every role's ids. An id has one role; ids that really end a generation come first.
 
-    A spelling alone counts only for a token flagged special: Gemma's "</s>" is an HTML tag. What a
-    configuration calls bos or pad yields to a known spelling: SmolLM2's bos_token is <|im_start|>.
+    A text alone counts only for a token flagged special: Gemma's "</s>" is an HTML tag. What a
+    configuration calls bos or pad yields to a known text: SmolLM2's bos_token is <|im_start|>.
     """
     role_of: dict[int, Role] = {}
     for token_id in sorted(table.special):
-        role = _ROLE_OF_SPELLING.get(table.spelling[token_id])
+        role = _ROLE_OF_TEXT.get(table.added_text[token_id])
         if role is not None:
             role_of[token_id] = role
-    ids = {text: token_id for token_id, text in table.spelling.items()}
+    ids = {text: token_id for token_id, text in table.added_text.items()}
     ends = sorted(set(eos_ids) & set(table.data))
     configured_eos = ids.get(_content(config.get("eos_token")))
     if configured_eos is not None:
         ends.append(configured_eos)
     for token_id in ends:
         if token_id not in role_of:
-            spelled = _ROLE_OF_SPELLING.get(table.spelling.get(token_id, ""))
-            known_end = spelled in (Role.END_OF_TEXT, Role.END_OF_TURN)
-            role_of[token_id] = spelled if spelled and known_end else Role.END_OF_TEXT
+            known = _ROLE_OF_TEXT.get(table.added_text.get(token_id, ""))
+            known_end = known in (Role.END_OF_TEXT, Role.END_OF_TURN)
+            role_of[token_id] = known if known and known_end else Role.END_OF_TEXT
     for name, role in (("bos_token", Role.BOS), ("pad_token", Role.PAD)):
         configured = ids.get(_content(config.get(name)))
         if configured is not None:

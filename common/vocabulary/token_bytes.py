@@ -1,7 +1,7 @@
 """Token id -> exact bytes, by the tokenizer's own decoder.
 
 Knows: the decoder families whose tokens are exact bytes (ByteLevel; Replace + ByteFallback + Fuse;
-Metaspace) and what an added token stands for. Refuses to know: how text becomes tokens, and every
+Metaspace) and what an added token means. Refuses to know: how text becomes tokens, and every
 decoder that guesses at spaces (WordPiece, BPEDecoder, CTC): those raise UnsupportedTokenizer.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import UnsupportedTokenizer
 
 _BYTE_FALLBACK = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Converters fill the embedding's unused rows with "[PAD151931]": its own id as a spelling.
+# Converters fill the embedding's unused rows with "[PAD151931]": its own id as its text.
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
 
@@ -23,20 +23,20 @@ _PADDING = re.compile(r"\[PAD(\d+)\]")
 class TokenTable:
     """All ids that exist in a tokenizer."""
 
-    data: dict[int, bytes]  # id -> exact bytes; a special token's are its literal spelling
+    data: dict[int, bytes]  # id -> exact bytes; a special token's are its literal text
     special: frozenset[int]  # flagged special: never plain text
-    byte_fallback: frozenset[int]  # spelled <0xNN>
-    spelling: dict[int, str]  # of added tokens only
+    byte_fallback: frozenset[int]  # written <0xNN>
+    added_text: dict[int, str]  # of added tokens only
 
 
 def read_tokens(tokenizer: dict[str, Any]) -> TokenTable:
     """The table of a parsed tokenizer.json."""
     decode, falls_back = _decoder(tokenizer.get("decoder"))
-    spellings = _model_vocabulary(tokenizer["model"])
+    texts = _model_vocabulary(tokenizer["model"])
     added = {token["id"]: token for token in tokenizer.get("added_tokens") or []}
     data: dict[int, bytes] = {}
     byte_fallback = set()
-    for token_id, text in spellings.items():
+    for token_id, text in texts.items():
         if token_id in added:
             continue
         padding = _PADDING.fullmatch(text)
@@ -54,7 +54,7 @@ def read_tokens(tokenizer: dict[str, Any]) -> TokenTable:
         data=data,
         special=frozenset(token_id for token_id, token in added.items() if token["special"]),
         byte_fallback=frozenset(byte_fallback),
-        spelling={token_id: token["content"] for token_id, token in added.items()},
+        added_text={token_id: token["content"] for token_id, token in added.items()},
     )
 
 
@@ -68,13 +68,13 @@ def _model_vocabulary(model: dict[str, Any]) -> dict[int, str]:
 
 
 def _decoder(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bool]:
-    """How one token's spelling becomes bytes, and whether <0xNN> is a byte."""
+    """How one token's vocabulary string becomes bytes, and whether <0xNN> is a byte."""
     if decoder is None:
         raise UnsupportedTokenizer(
             "the tokenizer has no decoder, so that its tokens have no exact bytes"
         )
     parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    replaced: list[tuple[str, str]] = []
+    replacements: list[tuple[str, str]] = []
     byte_level = falls_back = False
     for part in parts:
         kind = part["type"]
@@ -83,9 +83,9 @@ def _decoder(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bo
         elif kind == "ByteFallback":
             falls_back = True
         elif kind == "Metaspace":
-            replaced.append((part["replacement"], " "))
+            replacements.append((part["replacement"], " "))
         elif kind == "Replace" and "String" in part["pattern"]:
-            replaced.append((part["pattern"]["String"], part["content"]))
+            replacements.append((part["pattern"]["String"], part["content"]))
         elif kind not in ("Fuse", "Strip"):  # Strip trims a whole text's start, not a token
             raise UnsupportedTokenizer(
                 f"tokenizers with the decoder {kind} aren't supported: their tokens have no exact "
@@ -94,15 +94,15 @@ def _decoder(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bo
             )
     if byte_level:
         return _byte_level_bytes, falls_back
-    if not replaced:
+    if not replacements:
         kinds = " + ".join(part["type"] for part in parts)
         raise UnsupportedTokenizer(
-            f"tokenizers with the decoder {kinds} alone aren't supported: spaces have no spelling",
+            f"tokenizers with the decoder {kinds} alone aren't supported: spaces have no vocabulary string",
             decoder=kinds,
         )
 
     def replace(text: str) -> bytes:
-        for old, new in replaced:
+        for old, new in replacements:
             text = text.replace(old, new)
         return text.encode()
 

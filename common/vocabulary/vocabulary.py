@@ -56,7 +56,7 @@ class Vocabulary:
         for token_id in sorted(plain, key=lambda id_: (id_ not in table.byte_fallback, -id_)):
             self._id_of[plain[token_id]] = token_id  # the last one to be written wins
         self._id_of.pop(b"", None)
-        # Roles are flags to the stripped copy too, so that their spelling matches nothing.
+        # Roles are flags to the stripped copy too, so that their text matches nothing.
         for token in parsed["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.special_ids
         self._plain_text = PlainText(parsed, plain, self._id_of)
@@ -77,7 +77,7 @@ class Vocabulary:
         return token_id in self.special_ids
 
     def same_ids(self, other: Vocabulary) -> bool:
-        """Whether every id stands for the same bytes, padding aside."""
+        """Whether every id has the same bytes, padding aside."""
         return self.files.sha256 == other.files.sha256 or (
             self._bytes == other._bytes and self.special_ids == other.special_ids
         )
@@ -91,7 +91,7 @@ class Vocabulary:
     def starting_with(self, prefix: bytes) -> NDArray[np.int64]:
         """The plain ids whose bytes begin with `prefix` (not empty), in order of their bytes."""
         data, ids = self._sorted
-        # Bytes compare like unsigned numbers, so that all that begin with a prefix stand together.
+        # Bytes compare like unsigned numbers, so that all that begin with a prefix are neighbours.
         begin = bisect_left(data, prefix)
         end = bisect_left(data, prefix + b"\xff" * self._longest)
         return ids[begin:end]
@@ -111,7 +111,7 @@ class Vocabulary:
 
     @cached_property
     def missing_bytes(self) -> tuple[int, ...]:
-        """The bytes that no token spells alone."""
+        """The bytes that no token has alone."""
         return tuple(byte for byte in range(256) if bytes([byte]) not in self._id_of)
 
     # prompts

@@ -2,7 +2,7 @@
 
 An enum value of a newer version is no error: in a request it counts as unspecified, so that the
 service selects (what may not be ignored is named in `required_features`); in an answer it is None,
-or the member that stands for it. Knows nothing else of the messages.
+or a member for all others. Knows nothing else of the messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WireEnum(Generic[E, N]):
     """One enum's mapping."""
 
     def __init__(self, numbers: Mapping[E, N], unknown: E | None = None) -> None:
-        """unknown: what stands for a number that isn't here; None: nothing does."""
+        """unknown: the member for a number that isn't here; None: nothing does."""
         self._numbers = dict(numbers)
         self._members = {int(number): member for member, number in numbers.items()}
         self._unknown = unknown

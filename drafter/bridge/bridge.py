@@ -24,7 +24,7 @@ _PARTNERS: dict[Role, tuple[Role, ...]] = {
 
 
 class Bridge:
-    """Both directions of one pair's map. Not every id has a mapped_id: `shared` tells, to_draft is None.
+    """Both directions of one pair's map. Not every id is mapped: see `shared`; to_draft is then None.
 
     identity: the tokenizers are the same; nothing needs masking but padded ids.
     """
@@ -117,15 +117,15 @@ class Bridge:
     def draft_ids_of(self, target_ids: torch.Tensor) -> torch.Tensor:
         """int64: every draft id whose mapped_id is among target_ids (int64 [n]), one by one.
 
-        Spellings may differ where bytes don't (byte fallback), so that one id can have several.
+        Vocabulary strings may differ where bytes don't (byte fallback), so that one id can have several.
         """
-        order, places = self._mapped_in_order
+        order, indices = self._mapped_in_order
         first = torch.searchsorted(order, target_ids)
         counts = torch.searchsorted(order, target_ids, right=True) - first
         within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(
             counts
         )
-        return self._shared_ids[places[first.repeat_interleave(counts) + within]]
+        return self._shared_ids[indices[first.repeat_interleave(counts) + within]]
 
     def mapped_id(self, draft_id: int) -> int | None:
         """The target's mapped_id of a draft id."""

@@ -39,7 +39,7 @@ class DraftContext:
         encoding: Encoding = "canonical",
         own_prompt: Sequence[int] | None = None,
     ) -> None:
-        """own_prompt: draft ids to read in the prompt's place."""
+        """own_prompt: draft ids to read instead of the prompt's."""
         self._bridge = bridge
         self._encoding = encoding
         self._target_ids = list(prompt)
@@ -78,13 +78,13 @@ class DraftContext:
         return self._frozen + self._live_ids
 
     def healed(self) -> tuple[list[int], bytes] | None:
-        """(ids, held): the text without its last space, and that space, still to be drafted.
+        """(ids, healing_prefix): the text without its last space, and that space, still to be drafted.
 
         A draft tokenizer writes a space at the head of the word that follows. Where a target token
         ends in a space (an indentation, for most), reading it as the end of the text is what the
-        draft model has never seen; it then drafts another line. So the space is held back, and the
-        first draft token must begin with it ("token healing"). bytes(ids) + held is the committed
-        text. held is empty where there is nothing to heal.
+        draft model has never seen; it then drafts another line. So the space is kept back, and the
+        first draft token must begin with it ("token healing"). bytes(ids) + healing_prefix is the committed
+        text. The prefix is empty where there is nothing to heal.
         """
         ids = self.ids()
         if ids is None:

@@ -1,7 +1,7 @@
-"""Proposals out of the committed text itself: what followed the last time these tokens stood here.
+"""Proposals out of the committed text itself: what followed the previous occurrence of the last tokens.
 
 Prompt lookup decoding (Saxena, 2023), in target ids: it needs no model and no bridge. It lengthens
-what the draft model says, and stands in for it where the target repeats itself. Knows one session's
+what the draft model proposes, and replaces it where the target repeats itself. Knows one session's
 committed target ids. Refuses to know how drafts are made.
 
 Any proposal is safe, since the verifier checks it; what a wrong one costs is a row in a forward

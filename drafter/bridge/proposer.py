@@ -29,11 +29,11 @@ def by_intersection(bridge: Bridge, draft_ids: Sequence[int]) -> list[int]:
 
 
 def by_text(
-    bridge: Bridge, tail: Sequence[int], draft_ids: Sequence[int], held: bytes = b""
+    bridge: Bridge, tail: Sequence[int], draft_ids: Sequence[int], healing_prefix: bytes = b""
 ) -> list[int]:
     """The drafted text as the target would split it after `tail`, the last committed target ids.
 
-    `held`: what the drafted text begins with that is committed already (DraftContext.healed). A
+    `healing_prefix`: what the drafted text begins with that is committed already (DraftContext.healed). A
     special token ends the text; its mapped_id by role, if any, is proposed after it.
     """
     if bridge.identity:
@@ -41,9 +41,9 @@ def by_text(
     special = next((id_ for id_ in draft_ids if bridge.draft.is_special(id_)), None)
     text_ids = draft_ids if special is None else draft_ids[: list(draft_ids).index(special)]
     data = bridge.draft.bytes_of(text_ids)
-    if not data.startswith(held):
+    if not data.startswith(healing_prefix):
         return []
-    data = data[len(held) :]
+    data = data[len(healing_prefix) :]
     before = _text_before(bridge.target, tail)
     if special is None:
         return _split_open(bridge, before, data)
@@ -62,7 +62,7 @@ def _text_before(target: Vocabulary, tail: Sequence[int]) -> bytes:
 
 def _split(target: Vocabulary, before: bytes, data: bytes) -> list[int]:
     """The ids of `data` in the split of `before + data`; of `data` alone if that split has no
-    boundary between them (the committed ids are what they are); none if it can't be spelled."""
+    boundary between them (the committed ids are what they are); none if no tokens have these bytes."""
     if not data:
         return []
     at = 0
@@ -144,7 +144,7 @@ class AutoChooser:
 
     @cached_property
     def sampled(self) -> AutoChooser:
-        """The chooser of sessions at a temperature: fewer drafts stand there, in either mode."""
+        """The chooser of sessions at a temperature: fewer drafts are accepted there, in either mode."""
         return AutoChooser(self._step_cost, self._row_cost)
 
     def choose(self, session: SessionStats) -> BridgeMode:

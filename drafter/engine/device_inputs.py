@@ -1,4 +1,4 @@
-"""What sessions ask of a draft step, as tensors for kernels.
+"""Sampler inputs of a draft step as tensors for kernels.
 
 Knows how sampling and adjustments become rows. Refuses to know kernels' launches and memory
 (drafter/engine/device_sampler.py). Built on the host; `adjust` runs where its tensors are.
@@ -46,7 +46,7 @@ def steps_of(
     params = [_LIKELIEST if each is None else each.params for each in sampling]
     temperature, top_k, top_p, min_p = filters(params, vocab)
     seeds = [0 if each is None else seed_word(each.seed) for each in sampling]
-    places = [
+    positions = [
         0 if each is None else each.position + so_far
         for each, so_far in zip(sampling, taken, strict=True)
     ]
@@ -59,14 +59,16 @@ def steps_of(
         top_p=top_p,
         min_p=min_p,
         seeds=torch.tensor(seeds, dtype=torch.int64),
-        positions=torch.tensor(places, dtype=torch.int64),
+        positions=torch.tensor(positions, dtype=torch.int64),
         coupled=torch.tensor(coupled),
     )
 
 
-def entries_of(asked: Sequence[SamplerInput]) -> Entries:
+def entries_of(inputs: Sequence[SamplerInput]) -> Entries:
     """Of one row each, in their order."""
-    found = [each.processors.entries(each.drafted) for each in asked if each.processors is not None]
+    found = [
+        each.processors.entries(each.drafted) for each in inputs if each.processors is not None
+    ]
     counts = torch.tensor([len(columns[0]) for columns in found])
     rows = torch.arange(len(found)).repeat_interleave(counts)
     return Entries(rows, *(torch.cat(columns) for columns in zip(*found, strict=True)))

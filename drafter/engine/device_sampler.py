@@ -22,11 +22,11 @@ from torch import Tensor
 from common.device.runtime import Runtime
 from common.device.staging import HostBuffer, Staging
 from common.sampling.rng import Purpose
+from common.types import SparseDistribution
 from drafter.bridge.bridge import NO_TARGET_ID, Bridge
 from drafter.engine.device_inputs import Entries, adjust, entries_of, steps_of
-from drafter.engine.healing import ask_healing, heal
+from drafter.engine.healing import heal, healing_inputs
 from drafter.engine.sampler import SampledToken, SamplerInput
-from drafter.engine.tokens import Law
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 from drafter.kernels.propose import propose_rows
 
@@ -95,15 +95,15 @@ class DeviceSampler:
         self.enter = runtime.enter
         self.lag_s = 0.0
 
-    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
-        """logits: [sum of rows, draft vocab], in the order of `asked`."""
+    def choose(self, logits: Tensor, inputs: Sequence[SamplerInput]) -> list[SampledToken]:
+        """logits: [sum of rows, draft vocab], in the order of `inputs`."""
         asked_at = time.monotonic()
         self._begun.record()
-        if not asked:
+        if not inputs:
             self._begun.wait()
             self.lag_s = time.monotonic() - asked_at
             return []
-        chosen = self._choose(logits, asked)
+        chosen = self._choose(logits, inputs)
         choose_s = self._host_buffer.landed.seconds_since(self._begun)
         self.lag_s = max(0.0, time.monotonic() - asked_at - choose_s)
         return chosen
@@ -121,15 +121,15 @@ class DeviceSampler:
                 self._host_buffer.fetch(self._results[: self._end])
         log.info("proposal kernels are ready after %.1f s", time.monotonic() - began)
 
-    def _choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
-        last = [end - 1 for end in torch.tensor([each.rows for each in asked]).cumsum(0).tolist()]
+    def _choose(self, logits: Tensor, inputs: Sequence[SamplerInput]) -> list[SampledToken]:
+        last = [end - 1 for end in torch.tensor([each.rows for each in inputs]).cumsum(0).tolist()]
         groups: dict[_Kind, list[int]] = {}
-        for index, each in enumerate(asked):
+        for index, each in enumerate(inputs):
             groups.setdefault(self._kind(each), []).append(index)
-        healing, to_heal = ask_healing(self._bridge, asked, last)
+        healing, to_heal = healing_inputs(self._bridge, inputs, last)
         parts: list[Tensor | Steps | Entries | None] = []
         for kind, members in groups.items():
-            some = [asked[index] for index in members]
+            some = [inputs[index] for index in members]
             sampling, taken = [each.sampling for each in some], [len(each.drafted) for each in some]
             parts.append(torch.tensor([last[index] for index in members]))
             parts.append(steps_of(sampling, taken, self._vocab))
@@ -146,18 +146,18 @@ class DeviceSampler:
             longer, likelier = heal(logits, to_heal)
             self._results[healed].view(2, -1).copy_(torch.stack([longer, likelier.long()]))
         answers = self._host_buffer.fetch(self._results[: self._end]).numpy()
-        chosen = self._read(answers, launches, asked)
+        chosen = self._read(answers, launches, inputs)
         for index, longer, likelier in zip(healing, *answers[healed].reshape(2, -1), strict=True):
             if likelier:
-                chosen[index] = replace(chosen[index], token=int(longer), replaced=True)
+                chosen[index] = replace(chosen[index], token=int(longer), healed=True)
         return chosen
 
-    def _kind(self, asked: SamplerInput) -> _Kind:
-        mask = next(place for place, one in enumerate(self._masks) if one is asked.allowed)
-        processes_logits, sampling = asked.processors is not None, asked.sampling
+    def _kind(self, inputs: SamplerInput) -> _Kind:
+        mask = next(place for place, one in enumerate(self._masks) if one is inputs.allowed)
+        processes_logits, sampling = inputs.processors is not None, inputs.sampling
         if sampling is None:
             return _Kind(mask, 0, self._q_slots, processes_logits)
-        ids = sampling.noise_ids if asked.drafted else sampling.first_noise_ids
+        ids = sampling.noise_ids if inputs.drafted else sampling.first_noise_ids
         noise = next(place for place, one in enumerate(self._noise) if one is ids)
         return _Kind(mask, noise, COUPLED_SLOTS if noise else self._q_slots, processes_logits)
 
@@ -188,15 +188,18 @@ class DeviceSampler:
         return made
 
     def _take(self, *shape: int) -> slice:
-        """The next free place of results."""
-        place = slice(self._end, self._end + math.prod(shape))
-        self._end = -(-place.stop // _ALIGNED) * _ALIGNED
-        return place
+        """The next free slice of the results."""
+        free = slice(self._end, self._end + math.prod(shape))
+        self._end = -(-free.stop // _ALIGNED) * _ALIGNED
+        return free
 
     def _read(
-        self, answers: NDArray[np.int32], launches: Sequence[_Launch], asked: Sequence[SamplerInput]
+        self,
+        answers: NDArray[np.int32],
+        launches: Sequence[_Launch],
+        inputs: Sequence[SamplerInput],
     ) -> list[SampledToken]:
-        chosen = [SampledToken(None)] * len(asked)
+        chosen = [SampledToken(None)] * len(inputs)
         for each in launches:
             count = len(each.members)
             tokens = answers[each.tokens].reshape(count, 2)[:, 0].tolist()
@@ -204,12 +207,14 @@ class DeviceSampler:
             probs = answers[each.probs].view(np.float32).reshape(count, -1)
             there = np.isfinite(answers[each.tops].view(np.float32))
             for place, index in enumerate(each.members):
-                sampling, distribution = asked[index].sampling, None
+                sampling, distribution = inputs[index].sampling, None
                 if not there[place]:
                     continue
                 if sampling is not None and sampling.purpose is Purpose.PROPOSE:
                     used = probs[place] > 0
-                    distribution = Law(ids[place][used].tolist(), probs[place][used].tolist())
+                    distribution = SparseDistribution(
+                        tuple(ids[place][used].tolist()), tuple(probs[place][used].tolist())
+                    )
                 chosen[index] = SampledToken(tokens[place], distribution)
         return chosen
 

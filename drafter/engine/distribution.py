@@ -9,26 +9,11 @@ never written, and each row is computed alone. Refuses to know sessions, models 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import NEVER, sample
+from common.sampling.distribution import NEVER, SparseDistributions, sample
 from common.sampling.rng import Purpose
-
-
-@dataclass(frozen=True)
-class SparseDistribution:
-    """One distribution per row: at most `slots` draft ids with a probability, the likeliest first, of
-    equal logits the lowest id.
-
-    Slots that aren't used have probability 0. float32 probabilities sum to one as nearly as float32
-    can (error under 2**-24). A row without any id that may come has none above 0.
-    """
-
-    ids: Tensor  # int64 [rows, slots], distinct in a row
-    probs: Tensor  # float32 [rows, slots]
 
 
 def draft_distribution(
@@ -39,7 +24,7 @@ def draft_distribution(
     top_p: Tensor,  # float32 [rows], 1: off
     min_p: Tensor,  # float32 [rows], 0: off
     slots: int,
-) -> SparseDistribution:
+) -> SparseDistributions:  # ids int64 [rows, slots], the likeliest first, then the lowest id
     """The ids that may be drafted under the request's own parameters (drafts outside the target's
     filters would never stand), cut to the `slots` likeliest and renormalised.
 
@@ -72,7 +57,7 @@ def draft_distribution(
     probs = (exact / exact.sum(dim=-1, keepdim=True)).to(torch.float32)
     # Rounding leaves some 2**-25 per slot; the likeliest one, first in its row, takes it.
     probs[:, 0] += (1 - probs.to(torch.float64).sum(dim=-1)).to(torch.float32)
-    return SparseDistribution(ids[:, :slots], probs)
+    return SparseDistributions(ids[:, :slots], probs)
 
 
 def _within_top_p(
@@ -115,7 +100,7 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def propose(
-    distribution: SparseDistribution,
+    distribution: SparseDistributions,
     noise_ids: Tensor,  # int64 [draft vocab] or [rows, slots]: the token id whose noise an id has
     seed: Tensor,  # int64 [rows]
     position: Tensor,  # int64 [rows], in the target's sequence

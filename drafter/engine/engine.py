@@ -3,7 +3,7 @@
     step = pack, forward, choose, hand out
 
 No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. A session
-whose draft has left goes on ahead of the verdict in what room the others leave. Knows draft ids
+whose draft has left goes on ahead of the verdict in the rows that the others leave. Knows draft ids
 only. Refuses to know target ids and the verifier (drafter/bridge/bridge.py,
 drafter/speculation.py).
 """
@@ -82,9 +82,11 @@ class DraftEngine:
             began = time.monotonic()
             logits = self._model.forward([part.chunk for part in batch])
             forward_s = self._pass_s = time.monotonic() - began
-            asking = [s for s, p in zip(running, batch, strict=True) if p.complete]
+            wanting = [s for s, p in zip(running, batch, strict=True) if p.complete]
             real = self._bridge.draft_real
-            chosen = self._sampler.choose(logits, [session.asks(real) for session in asking])
+            chosen = self._sampler.choose(
+                logits, [session.sampler_input(real) for session in wanting]
+            )
             forward_s += self._sampler.lag_s
             self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
         except Exception as cause:
@@ -104,9 +106,11 @@ class DraftEngine:
         if self._waiting:
             waiting = [session.sequence for session in self._waiting]
             batch = pack(waiting, list(self._sessions), self._max_rows, self._steps)
-            assert batch, "the pool holds at least one whole context: the first in line always runs"
-        room = self._max_rows - sum(len(part.chunk.tokens) for part in batch)
-        for session in list(self._ahead)[:room]:
+            assert batch, (
+                "the pool has pages for at least one whole context: the first in line always runs"
+            )
+        free = self._max_rows - sum(len(part.chunk.tokens) for part in batch)
+        for session in list(self._ahead)[:free]:
             if not session.may_run_ahead(self.max_context_length) or not (
                 add_decode(batch, session.sequence, self._steps)
             ):

@@ -29,13 +29,13 @@ class Healing:
     extensions: Tensor  # int64 [extensions]
 
 
-def ask_healing(
-    bridge: Bridge, asked: Sequence[SamplerInput], rows: Sequence[int]
+def healing_inputs(
+    bridge: Bridge, inputs: Sequence[SamplerInput], rows: Sequence[int]
 ) -> tuple[list[int], Healing | None]:
-    """(which of `asked` may heal, what is to be compared); rows: each one's last logit row."""
+    """(which of `inputs` may heal, what is to be compared); rows: each one's last logit row."""
     members: list[int] = []
     extensions: list[Tensor] = []
-    for index, each in enumerate(asked):
+    for index, each in enumerate(inputs):
         if each.rows == 2 and len(longer := bridge.draft_extensions(each.last)):
             members.append(index)
             extensions.append(longer)
@@ -44,29 +44,29 @@ def ask_healing(
     counts = torch.tensor([len(longer) for longer in extensions])
     return members, Healing(
         after=torch.tensor([rows[index] for index in members]),
-        last=torch.tensor([asked[index].last for index in members]),
-        sampled=torch.tensor([asked[index].sampling is not None for index in members]),
+        last=torch.tensor([inputs[index].last for index in members]),
+        sampled=torch.tensor([inputs[index].sampling is not None for index in members]),
         owners=torch.arange(len(members)).repeat_interleave(counts),
         extensions=torch.cat(extensions),
     )
 
 
-def heal(logits: Tensor, asked: Healing) -> tuple[Tensor, Tensor]:
+def heal(logits: Tensor, inputs: Healing) -> tuple[Tensor, Tensor]:
     """(each session's likeliest extension, whether it is likelier than its last token and the best
     successor), int64 and bool [sessions]. Of equals the first in the given order.
 
     logits: [rows, draft vocab], any float dtype.
     """
-    before = logits.index_select(0, asked.after - 1).float()  # [sessions, draft vocab]
-    after = logits.index_select(0, asked.after).float()
+    before = logits.index_select(0, inputs.after - 1).float()  # [sessions, draft vocab]
+    after = logits.index_select(0, inputs.after).float()
     successor = after.amax(dim=-1) - after.logsumexp(dim=-1)  # log P(the best | last)
-    through_last = before.gather(1, asked.last[:, None]).squeeze(1)
-    through_last = through_last + successor.masked_fill(asked.sampled, 0.0)
-    values = before[asked.owners, asked.extensions]  # [extensions]
+    through_last = before.gather(1, inputs.last[:, None]).squeeze(1)
+    through_last = through_last + successor.masked_fill(inputs.sampled, 0.0)
+    values = before[inputs.owners, inputs.extensions]  # [extensions]
     best = torch.full_like(through_last, float("-inf"))
-    best.scatter_reduce_(0, asked.owners, values, "amax")
-    places = torch.arange(len(values), device=values.device)
-    places = places.masked_fill(values < best[asked.owners], len(values))
-    first = torch.full_like(asked.last, len(values) - 1)
-    first.scatter_reduce_(0, asked.owners, places, "amin")
-    return asked.extensions[first], best > through_last
+    best.scatter_reduce_(0, inputs.owners, values, "amax")
+    order = torch.arange(len(values), device=values.device)
+    order = order.masked_fill(values < best[inputs.owners], len(values))
+    first = torch.full_like(inputs.last, len(values) - 1)
+    first.scatter_reduce_(0, inputs.owners, order, "amin")
+    return inputs.extensions[first], best > through_last

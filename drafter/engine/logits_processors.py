@@ -36,7 +36,7 @@ class DraftLogitsProcessors:
         self._output_length = 0
 
     def commit(self, target_ids: Sequence[int]) -> None:
-        """Output tokens that stand."""
+        """Count committed output tokens."""
         mapped_ids = self._bridge.draft_ids_of(torch.tensor(target_ids, dtype=torch.int64))
         self._seen[mapped_ids] = True
         self._count.index_add_(0, mapped_ids, torch.ones_like(mapped_ids, dtype=torch.int32))

@@ -1,6 +1,6 @@
 """A draft step's question, and its answer on the CPU: one token for each session, from its logits.
 
-Knows what a session asks of a step, and healing beside it. Refuses to know sessions and batches
+Knows what a session needs of a step, and healing beside it. Refuses to know sessions and batches
 (drafter/engine/engine.py), and how tokens are sampled (drafter/engine/tokens.py).
 """
 
@@ -13,9 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from common.types import SparseDistribution
 from drafter.bridge.bridge import Bridge
 from drafter.engine.logits_processors import DraftLogitsProcessors
-from drafter.engine.tokens import DraftSamplingParams, Law, choose, choose_extension
+from drafter.engine.tokens import DraftSamplingParams, choose, choose_extension
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class SamplerInput:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """The token, or None where nothing may come; `replaced`: it stands in place of the last one."""
+    """The token, or None where nothing may come; `healed`: it replaces the last one (token healing)."""
 
     token: int | None
-    distribution: Law | None = None  # what it was sampled from, where that goes along
-    replaced: bool = False
+    distribution: SparseDistribution | None = (
+        None  # what it was sampled from, where that goes along
+    )
+    healed: bool = False
 
 
 class Sampler(Protocol):
@@ -52,8 +55,8 @@ class Sampler(Protocol):
     def warm_up(self) -> None:
         """Make at start what would otherwise be made in a step."""
 
-    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
-        """logits: [sum of rows, draft vocab], in the order of `asked`."""
+    def choose(self, logits: Tensor, inputs: Sequence[SamplerInput]) -> list[SampledToken]:
+        """logits: [sum of rows, draft vocab], in the order of `inputs`."""
 
 
 class HostSampler:
@@ -68,28 +71,28 @@ class HostSampler:
 
     def warm_up(self) -> None: ...
 
-    def choose(self, logits: Tensor, asked: Sequence[SamplerInput]) -> list[SampledToken]:
-        if not asked:
+    def choose(self, logits: Tensor, inputs: Sequence[SamplerInput]) -> list[SampledToken]:
+        if not inputs:
             return []
-        rows = torch.tensor([each.rows for each in asked]).cumsum(0) - 1
+        rows = torch.tensor([each.rows for each in inputs]).cumsum(0) - 1
         scores = logits[rows]  # [sessions, draft vocab], a copy
-        for index, each in enumerate(asked):
+        for index, each in enumerate(inputs):
             if each.processors is not None:
                 scores[index] = each.processors.applied(scores[index], each.drafted)
-        steps = [len(each.drafted) for each in asked]
+        steps = [len(each.drafted) for each in inputs]
         sampled = choose(
-            scores, [each.allowed for each in asked], [each.sampling for each in asked], steps
+            scores, [each.allowed for each in inputs], [each.sampling for each in inputs], steps
         )
         chosen = [
             SampledToken(None) if made is None else SampledToken(made.token, made.distribution)
             for made in sampled
         ]
-        for index, each in enumerate(asked):
+        for index, each in enumerate(inputs):
             if each.rows == 2:
                 row, longer = int(rows[index]), self._bridge.draft_extensions(each.last)
                 extension = choose_extension(
                     logits[row - 1], logits[row], each.last, longer, each.sampling is not None
                 )
                 if extension is not None:
-                    chosen[index] = replace(chosen[index], token=extension, replaced=True)
+                    chosen[index] = replace(chosen[index], token=extension, healed=True)
         return chosen

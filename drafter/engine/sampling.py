@@ -20,7 +20,7 @@ from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession, SparseDistribution
 from drafter.bridge.bridge import Bridge
 from drafter.engine.logits_processors import DraftLogitsProcessors
-from drafter.engine.tokens import DraftSamplingParams, Law
+from drafter.engine.tokens import DraftSamplingParams
 
 COUPLED_SLOTS = 1024  # of the draft's likeliest ids that noise is made for; the rest hardly matters
 SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that no two rounds of a session have one seed
@@ -61,21 +61,21 @@ class DraftSampling:
         return self._rule is AcceptanceRule.REJECTION
 
     def commit(self, target_ids: Sequence[int]) -> None:
-        """Output tokens that stand."""
+        """Count committed output tokens."""
         self._position += len(target_ids)
         if self.processors is not None:
             self.processors.commit(target_ids)
 
-    def sampling(self, mode: BridgeMode, held: bool = False) -> DraftSamplingParams | None:
-        """For the next draft; None: the likeliest tokens. held: it begins with a committed space.
+    def params(self, mode: BridgeMode, after_space: bool = False) -> DraftSamplingParams | None:
+        """Of the next draft; None: the likeliest tokens. after_space: its healing prefix is a space.
 
         Numbers that nobody shares are fresh for every draft: what became of the last one, lengths
-        and modes included, then tells nothing about them, and q is exactly what was sampled from.
+        and modes included, then reveals nothing about them, and q is exactly what was sampled from.
         What a draft goes on with ahead of its verdict has numbers of its own, too: by position.
         """
         bridge, noise = self._bridge, self._bridge.noise_ids
         if self._rule is AcceptanceRule.COUPLED:
-            first = bridge.noise_ids_after_space if held else noise
+            first = bridge.noise_ids_after_space if after_space else noise
             seed, slots, purpose = self._seed, COUPLED_SLOTS, Purpose.COUPLED
         elif self.with_q and mode is BridgeMode.INTERSECTION:
             self._drafts += 1
@@ -92,7 +92,7 @@ class DraftSampling:
         )
 
 
-def in_target_ids(bridge: Bridge, distribution: Law) -> SparseDistribution:
+def in_target_ids(bridge: Bridge, distribution: SparseDistribution) -> SparseDistribution:
     """The distribution of the mapped_id of what is sampled from `distribution`: draft ids that share a mapped_id add up."""
     added: dict[int, float] = {}
     for draft_id, probability in zip(distribution.ids, distribution.probabilities, strict=True):

@@ -1,4 +1,4 @@
-"""One session's place in the draft engine: what it was asked, and what it has drafted, also ahead.
+"""One session in the draft engine: its draft request, and what it has drafted, also ahead.
 
     context | draft handed out | guess of the target's next token | the draft after that
             '--- judged at the verifier ---'   '--- ahead of its verdict ---'
@@ -21,9 +21,10 @@ import torch
 from common.engine.sequence import Sequence
 from common.engine.thread import Mailbox
 from common.kv.pages import PagePool
+from common.types import SparseDistribution
 from drafter.engine.logits_processors import DraftLogitsProcessors
 from drafter.engine.sampler import SampledToken, SamplerInput
-from drafter.engine.tokens import DraftSamplingParams, Law
+from drafter.engine.tokens import DraftSamplingParams
 
 
 class DraftFailed(Exception):
@@ -34,14 +35,14 @@ class DraftFailed(Exception):
 class Draft:
     """Draft ids, newest last, and where their time went (seconds).
 
-    `replaced`: the first of them stands in place of the context's last id, whose bytes it begins
+    `healed`: the first of them replaces the context's last id, whose bytes it begins
     with ("token healing"), rather than after it. `distributions`: what each was sampled from, where
     that goes along with it.
     """
 
     ids: list[int]
-    distributions: list[Law]
-    replaced: bool
+    distributions: list[SparseDistribution]
+    healed: bool
     forward_s: float
     queue_s: float
 
@@ -53,7 +54,7 @@ class DraftRequest:
     steps: int  # draft ids at most
     allowed: torch.Tensor | None = None  # bool [draft vocab]; None: all real ids
     allowed_first: torch.Tensor | None = None  # instead, in the first step
-    heal: bool = False  # see Draft.replaced
+    heal: bool = False  # see Draft.healed
     sampling: DraftSamplingParams | None = None  # None: the likeliest
     processors: DraftLogitsProcessors | None = None
 
@@ -73,7 +74,7 @@ class DraftRequest:
             return False
         if self.sampling is None or before.sampling is None:
             return True
-        # A seed's numbers belong to places in the target's sequence.
+        # A seed's numbers belong to positions in the target's sequence.
         return self.sampling.position == before.sampling.position + tokens
 
 
@@ -96,9 +97,9 @@ class DraftSession:
         self.forward_s = 0.0  # of passes for the draft asked for
         self._request = DraftRequest(0)
         self._drafted: list[int] = []  # since the context, ahead included
-        self._distributions: list[Law] = []  # of as many, where they go along
+        self._distributions: list[SparseDistribution] = []  # of as many, where they go along
         self._handed = 0  # so many of them are the draft asked for
-        self._replaced = False
+        self._healed = False
         self._ended = True  # nothing can be drafted after the newest id
 
     def begin(self, context: Seq[int], request: DraftRequest) -> RunAheadResult | None:
@@ -113,7 +114,7 @@ class DraftSession:
         self.sequence.rewrite([*context, *kept], wanted)
         self._request, self._drafted, self._distributions = request, kept, distributions
         self._ended = self._ended and bool(kept)
-        self._replaced = False
+        self._healed = False
         self._handed = min(len(kept), request.steps)
         self.owed = 0 if kept and self._ended else request.steps - self._handed
         if ahead <= 0:
@@ -126,7 +127,7 @@ class DraftSession:
             else RunAheadResult.HIT
         )
 
-    def asks(self, real: torch.Tensor) -> SamplerInput:
+    def sampler_input(self, real: torch.Tensor) -> SamplerInput:
         """What the next step is to choose. real: bool [draft vocab], ids that exist."""
         request = self._request
         allowed = real if request.allowed is None else request.allowed
@@ -144,8 +145,8 @@ class DraftSession:
             return
         if chosen.distribution is not None:
             self._distributions.append(chosen.distribution)
-        if chosen.replaced and not self._drafted:
-            self._replaced = True
+        if chosen.healed and not self._drafted:
+            self._healed = True
             del self.sequence.tokens[-1]
             self.sequence.table.truncate(len(self.sequence.tokens))
         self._drafted.append(chosen.token)
@@ -159,7 +160,7 @@ class DraftSession:
     def draft(self, queue_s: float) -> Draft:
         """What was asked for, once nothing is owed."""
         ids, distributions = self._drafted[: self._handed], self._distributions[: self._handed]
-        return Draft(ids, distributions, self._replaced, self.forward_s, queue_s)
+        return Draft(ids, distributions, self._healed, self.forward_s, queue_s)
 
     def may_run_ahead(self, max_context_length: int) -> bool:
         """Whether one more id is worth drafting before it is asked for: to the next draft's end."""
@@ -182,10 +183,10 @@ class DraftSession:
 
     def _confirmed(
         self, context: Seq[int], request: DraftRequest
-    ) -> tuple[list[int], list[Law]] | None:
-        """What was drafted ahead and stands behind `context`, perhaps nothing yet, and its distributions.
+    ) -> tuple[list[int], list[SparseDistribution]] | None:
+        """What was drafted ahead and follows `context`, perhaps nothing yet, with its distributions.
 
-        None if something else was written, or is asked for in another way.
+        None if something else was committed, or the request differs.
         """
         tokens = self.sequence.tokens
         behind = len(context) - (len(tokens) - len(self._drafted))  # of what was drafted

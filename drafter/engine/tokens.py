@@ -13,24 +13,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import filters
+from common.sampling.distribution import SparseDistributions, filters
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose, seed_word
-from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
-
-
-class Law(NamedTuple):
-    """What one draft token was sampled from."""
-
-    ids: list[int]  # of the draft vocabulary, distinct
-    probabilities: list[float]  # as many, above 0
+from common.types import SparseDistribution
+from drafter.engine.distribution import draft_distribution, propose
 
 
 class Sampled(NamedTuple):
     """A draft token, and its distribution where the distribution goes along."""
 
     token: int
-    distribution: Law | None
+    distribution: SparseDistribution | None  # over draft ids, all with a probability
 
 
 @dataclass(frozen=True)
@@ -62,12 +56,12 @@ def choose(
         tokens = likeliest_allowed(scores[likeliest], [allowed[row] for row in likeliest]).tolist()
         for row, token in zip(likeliest, tokens, strict=True):
             chosen[row] = Sampled(token, None)
-    drawing = [(row, how) for row, how in enumerate(sampling) if how is not None]
-    rows = [row for row, _ in drawing]
+    sampling_rows = [(row, how) for row, how in enumerate(sampling) if how is not None]
+    rows = [row for row, _ in sampling_rows]
     sampled = sample_rows(
         scores[rows],
         [allowed[row] for row in rows],
-        [how for _, how in drawing],
+        [how for _, how in sampling_rows],
         [steps[row] for row in rows],
     )
     for row, found in zip(rows, sampled, strict=True):
@@ -100,7 +94,7 @@ def sample_rows(
 
 
 def _sample(
-    distribution: SparseDistribution,
+    distribution: SparseDistributions,
     sampling: Sequence[DraftSamplingParams],  # per row, of one purpose and number of slots
     steps: Sequence[int],  # per row
 ) -> list[Sampled | None]:
@@ -121,12 +115,14 @@ def _sample(
     ]
     noise_ids = torch.stack([of[own] for of, own in zip(noise_of, ids, strict=True)])
     purpose = sampling[0].purpose
-    tokens = propose(SparseDistribution(ids, probs), noise_ids, seed, position, purpose).tolist()
-    for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        told = None
+    tokens = propose(SparseDistributions(ids, probs), noise_ids, seed, position, purpose).tolist()
+    for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        q = None
         if purpose is Purpose.PROPOSE:
-            told = Law(ids[place, : used[row]].tolist(), probs[place, : used[row]].tolist())
-        sampled[row] = Sampled(token, told)
+            q = SparseDistribution(
+                tuple(ids[index, : used[row]].tolist()), tuple(probs[index, : used[row]].tolist())
+            )
+        sampled[row] = Sampled(token, q)
     return sampled
 
 

@@ -15,9 +15,9 @@ class StreamingText:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, data: bytes) -> str:
-        """The text that is certain now; an unfinished character is held back."""
+        """The text that is final now; an unfinished character is kept back."""
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """What was held back, at the very end: U+FFFD if the output ends inside a character."""
+        """What was kept back, at the very end: U+FFFD if the output ends inside a character."""
         return self._decoder.decode(b"", final=True)

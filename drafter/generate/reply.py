@@ -87,7 +87,7 @@ class Reply:
         return deltas
 
     def last(self, deltas: list[pb.TokenDelta]) -> Iterator[pb.GenerateResponse]:
-        """The last messages: `deltas` with what was held back, and the summary."""
+        """The last messages: `deltas` with what was kept back, and the summary."""
         released, rest = self._filter.flush()
         deltas = [*deltas, *self._with_text(released)]
         left_over = self._text.push(rest) + self._text.flush()

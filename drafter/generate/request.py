@@ -1,7 +1,7 @@
 """What a Generate request may say, and what a session is made of it.
 
 Knows every field and its limits. Refuses to know streams, drafts and the verifier. Everything that
-is refused is refused here, before anything is held, with the field, its value and its limit.
+is refused is refused here, before anything is reserved, with the field, its value and its limit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
         prompt=(*prompt, *resumed),
         # 0 where all of it is there already: then no session is opened (drafter/generate/reply.py).
         max_new_tokens=request.max_new_tokens - len(resumed),
-        tokenizer_sha256=pair.bridge.target.files.sha256,  # what the ids stand for
+        tokenizer_sha256=pair.bridge.target.files.sha256,  # what the ids mean
         stop_ids=frozenset(request.stop_token_ids),
         rule=rule,
         ignore_eos=request.ignore_eos,
@@ -104,18 +104,18 @@ def _stops(strings: Sequence[str]) -> tuple[bytes, ...]:
 
 
 def _rule(
-    asked: AcceptanceRule | None, sampling: SamplingParams, pair: Pair, mode: BridgeMode
+    requested: AcceptanceRule | None, sampling: SamplingParams, pair: Pair, mode: BridgeMode
 ) -> AcceptanceRule:
-    """The rule that is asked for, or the one that accepts most of what this pair can do."""
+    """The requested rule, or the one that accepts most of what this pair can do."""
     without_q = _without_q(pair, mode)
-    if asked is None:
+    if requested is None:
         rule = default_rule(sampling)
         unbound = rule is AcceptanceRule.TARGET_ONLY and without_q is None
         return AcceptanceRule.REJECTION if unbound else rule
-    check_rule("acceptance_rule", asked, sampling)
-    if asked is AcceptanceRule.REJECTION and without_q is not None:
-        raise UnfitRule("acceptance_rule", asked.value, f"target_only or coupled: {without_q}")
-    return asked
+    check_rule("acceptance_rule", requested, sampling)
+    if requested is AcceptanceRule.REJECTION and without_q is not None:
+        raise UnfitRule("acceptance_rule", requested.value, f"target_only or coupled: {without_q}")
+    return requested
 
 
 def _without_q(pair: Pair, mode: BridgeMode) -> str | None:

@@ -4,7 +4,7 @@ The output ends before the string that is whole first; of those that become whol
 byte, the longest. If it begins inside a token, that token is the last one and its bytes are cut;
 otherwise the token before it is. Knows bytes. Refuses to know text, vocabularies and streams.
 
-What may still turn out to belong to a stop string is held back, and nothing else is. The search is
+What may still turn out to belong to a stop string is kept back, and nothing else is. The search is
 Aho and Corasick's ("Efficient string matching", CACM 18(6), 1975): its state is the longest end of
 the output that begins a stop string, which is exactly what to hold.
 """
@@ -19,48 +19,48 @@ T = TypeVar("T")
 
 
 class Released(NamedTuple, Generic[T]):
-    """A token that stands, and the bytes that are certain with it."""
+    """A token that is final, and the bytes that are final with it."""
 
     token: T
     data: bytes
 
 
-class _Place:
+class _State:
     """A beginning of some stop string."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth  # bytes
-        self.following: dict[int, _Place] = {}
-        self.shorter: _Place | None = None  # the longest proper end of it that begins a stop, too
+        self.following: dict[int, _State] = {}
+        self.shorter: _State | None = None  # the longest proper end of it that begins a stop, too
         self.whole: bytes | None = None  # the longest stop string that it ends with
 
 
-def _automaton(stops: Sequence[bytes]) -> _Place:
-    root = _Place(0)
+def _automaton(stops: Sequence[bytes]) -> _State:
+    root = _State(0)
     for stop in stops:
-        place = root
+        state = root
         for byte in stop:
-            place = place.following.setdefault(byte, _Place(place.depth + 1))
-        place.whole = stop
+            state = state.following.setdefault(byte, _State(state.depth + 1))
+        state.whole = stop
     line = deque([root])
     while line:  # by depth, so that what is shorter is finished
-        place = line.popleft()
-        for byte, longer in place.following.items():
-            longer.shorter = root if place is root else _step(root, place.shorter or root, byte)
+        state = line.popleft()
+        for byte, longer in state.following.items():
+            longer.shorter = root if state is root else _step(root, state.shorter or root, byte)
             longer.whole = longer.whole or longer.shorter.whole
             line.append(longer)
     return root
 
 
-def _step(root: _Place, place: _Place, byte: int) -> _Place:
-    """The place after one byte more."""
-    while byte not in place.following and place.shorter is not None:
-        place = place.shorter
-    return place.following.get(byte, root)
+def _step(root: _State, state: _State, byte: int) -> _State:
+    """The state after one more byte."""
+    while byte not in state.following and state.shorter is not None:
+        state = state.shorter
+    return state.following.get(byte, root)
 
 
 class StopFilter(Generic[T]):
-    """Tokens in, with their bytes; out come those that certainly stand, in order.
+    """Tokens in, with their bytes; out come those that are final, in order.
 
     A token of which some bytes are certain leaves at once with these; its others come with the next
     token that leaves, or at the end. A token without bytes leaves behind those before it.
@@ -91,7 +91,7 @@ class StopFilter(Generic[T]):
         return self._release(self._come - self._place.depth)
 
     def flush(self) -> tuple[list[Released[T]], bytes]:
-        """The end: all that was held back, and then bytes whose token has left already."""
+        """The end: all that was kept back, and then bytes whose token has left already."""
         released = self._release(self._come)
         rest = bytes(self._bytes)
         self._bytes.clear()

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 METHOD = "crossdraft.v1.VerifierService/Verify"  # as traces name it
 RETRY_S = 0.2  # between attempts to reach a verifier
 # For a new request to find any verifier: more than the channel's longest pause between two attempts
-# to connect. One whose verifier is lost over the prompt has the patience of later rounds.
+# to connect. One whose verifier is lost over the prompt has the timeout of later rounds.
 OPEN_TIMEOUT_S = 5.0
 
 
@@ -74,18 +74,18 @@ class VerifierClient:
         self._timeout_s = timeout_s
 
     async def describe(self) -> tuple[ModelInfo, TokenizerFiles]:
-        """Wait for a verifier, then ask what it serves and for its tokenizer's files."""
+        """Wait for a verifier, then fetch its description and its tokenizer's files."""
         async for _ in self.attempts("no verifier answers"):
             try:
                 return await described(self._stub)
             except grpc.aio.AioRpcError as cause:
                 raise_unless_lost(cause)
             except VerifierLost as cause:
-                log.warning("%s; asking again", cause)
+                log.warning("%s; trying again", cause)
         raise AssertionError("attempts() ends by raising")
 
     async def attempts(self, failing: str, timeout_s: float | None = None) -> AsyncIterator[None]:
-        """Ticks until the patience is over, then raises VerifierUnavailable."""
+        """Yields until the timeout is over, then raises VerifierUnavailable."""
         timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
@@ -119,7 +119,7 @@ class VerifierSession:
         self._rounds = ReusableTimeout(client.round_timeout_s)
         self._committed = list(spec.prompt)
         self._call: grpc.aio.StreamStreamCall[pb.VerifyRequest, pb.VerifyResponse] | None = None
-        self._verifier_id = ""  # of who has the stream in _call, if it has told
+        self._verifier_id = ""  # of who has the stream in _call, if it has sent one
         self._slow: set[str] = set()  # ids of those that took too long
         self._span: Span = INVALID_SPAN  # of the stream in _call, and of attempts at one
         self._round_offset = 0  # rounds that earlier streams of this session have counted
@@ -147,14 +147,14 @@ class VerifierSession:
             raise
         else:
             self._commit(proposal.token_ids[: verdict.accepted_length], verdict.next_token)
-            told = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
-            tracing.tell_round(self._span, verdict.round, told)
+            facts = {"drafted": len(sent.token_ids), "accepted": verdict.accepted_length}
+            tracing.add_round(self._span, verdict.round, facts)
         if self._round_offset:
             verdict = replace(verdict, round=verdict.round + self._round_offset)
         return Answer(verdict, time.monotonic() - began, reopened)
 
     def close(self) -> None:
-        """End the stream; the verifier frees what the session held."""
+        """End the stream; the verifier frees the session's pages."""
         self._cancel()
         self._opening.close()
         self._rounds.close()
@@ -213,13 +213,13 @@ class VerifierSession:
         spec = self._spec.resumed(self._committed)
         client, self._verifier_id = self._client, ""
         answer_s = ANSWER_S if client.met.tell_ids else client.open_timeout_s
-        asking = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
+        opening = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
         try:
             self._verifier_id = await search.answer(call, answer_s)
-            return await asking
+            return await opening
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
 
     async def _exchange(self, content: OpenSession | Proposal) -> Verdict:
         """Raises VerifierLost, or VerifierRefused with the verifier's own error."""
@@ -237,7 +237,7 @@ class VerifierSession:
         request = wire_verify.verify_request_to_pb(content)
         self.wire_bytes += request.ByteSize()
         try:
-            with suppress(asyncio.InvalidStateError):  # the call is over; reading tells why
+            with suppress(asyncio.InvalidStateError):  # the call is over; reading says why
                 # gRPC makes up INTERNAL for a write that meets the end of the connection.
                 await self._call.write(request)
             response = await self._call.read()

@@ -1,7 +1,7 @@
-"""One session's search for a verifier where a name stands for several: whom to take, whom not.
+"""Selects one session's verifier where a name has several: which to try, which to avoid.
 
-gRPC sends each stream to the next address and doesn't say which it was; verifiers tell themselves
-apart (common/rpc/verifier_id.py). Knows: who answers, who took too long, who was full. Refuses to
+gRPC sends each stream to the next address and doesn't say which it was; verifiers identify
+themselves (common/rpc/verifier_id.py). Knows: who answers, who took too long, who was full. Refuses to
 know what a session holds and how long to search (drafter/verifier_client/client.py).
 """
 
@@ -32,7 +32,7 @@ class VerifierHistory:
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=MET)  # ids of verifiers that had the last streams
-        self._full_at = -math.inf  # when one had no room
+        self._full_at = -math.inf  # when one was full
 
     @property
     def tell_ids(self) -> bool:
@@ -41,7 +41,7 @@ class VerifierHistory:
 
     @property
     def full(self) -> bool:
-        """Whether a session was refused for want of room just now: the next may well be, too."""
+        """Whether a session was refused for lack of capacity just now: the next may well be, too."""
         return time.monotonic() - self._full_at < FULL_S
 
     def answered(self, verifier: str) -> None:
@@ -67,7 +67,7 @@ class VerifierSelection:
         self._refusals: Counter[str] = Counter()
 
     async def answer(self, call: grpc.aio.StreamStreamCall[Any, Any], limit_s: float | None) -> str:
-        """The id of the verifier that has the stream; "" if it tells none, or the call is over.
+        """The id of the verifier that has the stream; "" if it sends none, or the call is over.
 
         Raises VerifierTimeout if none answers in time, and VerifierLost if another one is
         preferred.
@@ -84,7 +84,7 @@ class VerifierSelection:
         return answered
 
     def may_find_room(self, full: str) -> bool:
-        """Whether another verifier is to be asked at once, now that this one is full."""
+        """Whether another verifier is to be tried at once, now that this one is full."""
         self._met.refused()
         self._refusals[full] += 1
         if self._met.only(full):

@@ -17,9 +17,10 @@ from bench.acceptance import optimum
 from bench.acceptance.optimum import RULES, compare, expected, meeting_of
 from bench.acceptance.optimum_rows import Meeting, Rounds, Row
 from bench.support.target_prompts import TargetPrompt
+from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from tests.support.fake_pairs import CONTEXT, PROMPTS, draft_model, files, known, target_model
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
 from verifier.acceptance.rules import accept
 
 TRIALS = 800

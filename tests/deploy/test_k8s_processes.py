@@ -195,7 +195,7 @@ async def test_a_pod_that_still_loads_stops_at_once(tmp_path: Path) -> None:
         await until(process, loading, made.budget_s("startup"))
         process.send(signal.SIGTERM)
         assert await ended(made, process) == 0, process.told()
-        assert "told to stop before anything was served" in process.told()
+        assert "asked to stop before anything was served" in process.told()
 
 
 def test_the_two_deployments_are_all_there_is() -> None:

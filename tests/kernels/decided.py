@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from bench.device.parts.acceptance_twin import Batch, sampling
+from common.sampling.distribution import SparseDistributions
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import AcceptanceOutput, SparseDistributions
+from verifier.acceptance.batch import AcceptanceOutput
 from verifier.kernels.accept import Workspace, accept
 
 CPU = torch.device("cpu")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verifier.acceptance.batch import Rule, SamplingBatch, SparseDistributions
+from common.sampling.distribution import SparseDistributions
+from verifier.acceptance.batch import Rule, SamplingBatch
 
 VOCAB = 12
 

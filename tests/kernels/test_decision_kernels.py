@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from bench.device.parts.acceptance_twin import Batch, sampling
+from common.sampling.distribution import SparseDistributions
 from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
 
 pytestmark = pytest.mark.kernels
 

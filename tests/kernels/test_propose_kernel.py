@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from common.kernels.scan import ARGMAX, FILTERED
+from common.sampling.distribution import SparseDistributions
 from common.sampling.rng import Purpose
-from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
+from drafter.engine.distribution import draft_distribution, propose
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 from drafter.kernels.propose import propose_rows
 
@@ -50,7 +51,7 @@ def pair(vocab: int) -> tuple[Tensor, Tensor]:
 
 def distribution_of(
     logits: Tensor, shared: Tensor | None, given: Steps, slots: int = 16
-) -> SparseDistribution:
+) -> SparseDistributions:
     temperature = 1.4426950408889634 / given.scales
     return draft_distribution(
         logits, shared, temperature, given.top_k, given.top_p, given.min_p, slots=slots
@@ -58,7 +59,7 @@ def distribution_of(
 
 
 def sampled_from(
-    distribution: SparseDistribution, targets: Tensor, given: Steps, coupled: bool
+    distribution: SparseDistributions, targets: Tensor, given: Steps, coupled: bool
 ) -> list[list[int]]:
     """[rows] of (draft id, target id): noise by target ids is the verifier's, by draft ids ours."""
     noise_ids = targets if coupled else torch.arange(len(targets))

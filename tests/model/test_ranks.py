@@ -18,7 +18,7 @@ from common.errors import ConfigError
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
 from common.model.paged_model import PagedModel
-from common.model.ranks import read, spell, torchrun_rank
+from common.model.ranks import decode, encode, torchrun_rank
 from common.model.sharded import _check_heads
 from common.pb import verifier_pb2, verifier_pb2_grpc
 from common.rpc.channel import open_channel
@@ -42,7 +42,7 @@ def test_a_batch_travels_as_numbers_and_comes_back_whole() -> None:
         table.reserve(length + 5)
         table.extend(length)
     chunks = [Chunk([5, 6, 7], tables[0], 2), Chunk([9], tables[1], 0)]
-    found = read(spell(chunks))
+    found = decode(encode(chunks))
     assert [(c.tokens, c.logit_rows) for c in found] == [([5, 6, 7], 2), ([9], 0)]
     for ours, theirs in zip(tables, (chunk.table for chunk in found), strict=True):
         assert (ours.pages, ours.length) == (theirs.pages, theirs.length)

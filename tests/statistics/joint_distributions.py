@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.sampling.distribution import SparseDistributions
 from common.sampling.rng import Purpose
-from drafter.engine.distribution import SparseDistribution, draft_distribution, propose
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from drafter.engine.distribution import draft_distribution, propose
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
 from verifier.acceptance.rules import accept
 
 Decide = Callable[..., AcceptanceOutput]
@@ -130,7 +131,7 @@ def _round(
         if rule != Rule.COUPLED and (script.foreign or rule != Rule.REJECTION):
             sampled = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
         else:
-            mine = SparseDistribution(
+            mine = SparseDistributions(
                 sparse.ids.index_select(0, now), sparse.probs.index_select(0, now)
             )
             purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE

@@ -36,7 +36,7 @@ def sampling(rule: AcceptanceRule, seed: int | None = None, q: int = 64, **param
 
 
 def samples_of(made: DraftSampling, mode: BridgeMode = INTERSECTION) -> DraftSamplingParams:
-    sampling = made.sampling(mode)
+    sampling = made.params(mode)
     assert sampling is not None
     return sampling
 

@@ -17,6 +17,7 @@ import torch
 
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
+from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import seed_word
 from common.sampling.rules import AcceptanceRule
@@ -33,7 +34,7 @@ from tests.statistics.joint_distributions import tail_probability
 from tests.support.fake_drafts import PAGE_SIZE, ScriptedModel
 from tests.support.fake_services import running
 from tests.support.fake_tokenizers import family
-from verifier.acceptance.batch import Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.batch import Rule, SamplingBatch
 from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long

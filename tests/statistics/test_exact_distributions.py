@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.sampling.distribution import SparseDistributions
 from tests.statistics.joint_distributions import Script, run, tail_probability
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
 from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long

@@ -46,18 +46,6 @@ class SamplingBatch:
 
 
 @dataclass(frozen=True)
-class SparseDistributions:
-    """The distribution each row's draft token was sampled from; read in rows of REJECTION sessions only.
-
-    A row's ids with a probability are distinct, and its draft token is one of them. Slots that
-    aren't used have probability 0 and any id that exists.
-    """
-
-    ids: Tensor  # int32 [rows, slots]
-    probs: Tensor  # float32 [rows, slots]
-
-
-@dataclass(frozen=True)
 class LogitsProcessors:
     """Logits to change before temperature: row r owns entries [offsets[r], offsets[r + 1]).
 

@@ -21,8 +21,9 @@ from torch import Tensor
 from common.device.runtime import Runtime
 from common.device.staging import HostBuffer, Staging
 from common.kernels.row_top import NO_TOKEN
+from common.sampling.distribution import SparseDistributions
 from common.types import TokenLogprobs
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
 from verifier.acceptance.draft_distributions import pack_draft_distributions
 from verifier.acceptance.logprobs import fetch_logprobs
 from verifier.acceptance.sampler import VerifyOutput, sampling_batch

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from common.errors import InvalidDistribution
+from common.sampling.distribution import SparseDistributions
 from common.sampling.rules import AcceptanceRule
 from common.types import SparseDistribution
-from verifier.acceptance.batch import SparseDistributions
 
 SUM_TOLERANCE = 1e-3  # float32 rounding of some hundred values is far below
 

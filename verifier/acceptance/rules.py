@@ -14,15 +14,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.sampling.distribution import NEVER, probabilities, processed, sample
-from common.sampling.rng import Purpose, uniform
-from verifier.acceptance.batch import (
-    AcceptanceOutput,
-    LogitsProcessors,
-    Rule,
-    SamplingBatch,
+from common.sampling.distribution import (
+    NEVER,
     SparseDistributions,
+    probabilities,
+    processed,
+    sample,
 )
+from common.sampling.rng import Purpose, uniform
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule, SamplingBatch
 
 __all__ = ["AcceptanceOutput", "accept", "accept_greedy"]
 

@@ -28,12 +28,8 @@ from common.kernels.candidates import LIMIT
 from common.kernels.order import shift_for
 from common.kernels.scan import BLOCK, scan
 from common.kernels.scan import CHUNK as SCAN_CHUNK
-from verifier.acceptance.batch import (
-    AcceptanceOutput,
-    LogitsProcessors,
-    SamplingBatch,
-    SparseDistributions,
-)
+from common.sampling.distribution import SparseDistributions
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, SamplingBatch
 from verifier.kernels import flat_rows as flat
 from verifier.kernels.accept_drafts import settle
 from verifier.kernels.mask_logits import punch, restore

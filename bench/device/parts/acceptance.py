@@ -42,7 +42,7 @@ MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most 
 def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) -> dict[str, Any]:
     """One set: logits, drafts of which some stand, and the sampling."""
     from bench.device.parts.acceptance_twin import sampling
-    from verifier.acceptance.batch import SparseDistributions
+    from common.sampling.distribution import SparseDistributions
 
     given = {name: value for name, value in case.items() if name not in ("flat", "pairs")}
     logits = logits_like(rows, vocab, device, bool(case.get("flat")))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from common.sampling import rng
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch, SparseDistributions
+from common.sampling.distribution import SparseDistributions
+from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
 
 INFINITY = float("inf")
 

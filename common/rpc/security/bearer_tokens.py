@@ -1,7 +1,7 @@
 """Who may call, by a token in the call's metadata: `authorization: Bearer TOKEN`.
 
 Knows: the tokens' file, one a line, read again when it changes. Refuses to know what a token may
-do: each may do everything. Only digests are kept, and no token, right or wrong, is told or logged.
+do: each may do everything. Only digests are kept, and no token, right or wrong, is sent or logged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BearerTokens:
             raise Unauthenticated(f"metadata {HEADER} isn't of the form {SCHEME}TOKEN")
         digest = _digest(value[len(SCHEME) :].strip())
         known = False
-        for each in self._digests:  # all of them, so that the time tells nothing
+        for each in self._digests:  # all of them, so that the time reveals nothing
             known |= hmac.compare_digest(digest, each)
         if not known:
             raise Unauthenticated(f"metadata {HEADER} holds a token that isn't known here")
@@ -83,7 +83,7 @@ class BearerTokens:
         try:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as cause:
-            # A decoding error's own text would tell bytes of the file.
+            # A decoding error's own text would reveal bytes of the file.
             raise ConfigError(f"can't read {self._path}: {type(cause).__name__}") from None
         digests = []
         for number, line in enumerate(lines, start=1):

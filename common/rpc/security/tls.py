@@ -36,7 +36,7 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class Pems:
-    """What the files held."""
+    """What the files contain."""
 
     certificate: bytes | None
     key: bytes | None
@@ -77,7 +77,7 @@ class WatchedTls:
 
 
 def server_credentials(watched: WatchedTls) -> grpc.ServerCredentials:
-    """Each handshake is made with the newest files; connections that stand aren't touched."""
+    """Each handshake is made with the newest files; open connections aren't touched."""
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         pems = watched.renewed()

@@ -62,8 +62,8 @@ def made(q_entries: int = 64, sessions: int = 16) -> DeviceSampler:
 
 
 def assert_same(got: list[SampledToken], expected: list[SampledToken]) -> None:
-    assert [(each.token, each.replaced) for each in got] == [
-        (each.token, each.replaced) for each in expected
+    assert [(each.token, each.healed) for each in got] == [
+        (each.token, each.healed) for each in expected
     ]
     for one, other in zip(got, expected, strict=True):
         assert (one.distribution is None) is (other.distribution is None)
@@ -90,12 +90,12 @@ def test_ids_without_a_twin_are_sampled_with_noise_of_their_own() -> None:
     assert len(alone) > 4
     scores = torch.full((8, WIDTH), -50.0)
     scores[:, alone] = 0.0
-    asked = [
+    inputs = [
         likeliest(mask, sampling=sampling(Purpose.COUPLED, mask is SPACED, seed, top_k=20))
         for seed in range(4)
         for mask in (REAL, SPACED)
     ]
-    tokens = {each.token for each in made(sessions=8).choose(scores, asked)}
+    tokens = {each.token for each in made(sessions=8).choose(scores, inputs)}
     assert len(tokens) > 1 and tokens <= set(alone.tolist())
 
 
@@ -105,7 +105,7 @@ def test_committed_text_is_healed_as_on_the_cpu() -> None:
     assert space is not None
     longer = BRIDGE.draft_extensions(space)
     assert len(longer) > 1
-    asked = [
+    inputs = [
         likeliest(rows=2, last=space),
         likeliest(),
         likeliest(rows=2, last=space),
@@ -116,14 +116,14 @@ def test_committed_text_is_healed_as_on_the_cpu() -> None:
     scores[0, longer[1]] = 30.0
     scores[3, space] = 40.0
     scores[5, [space, int(longer[0])]] = torch.tensor([19.0, 19.5])
-    got = made().choose(scores, asked)
-    assert_same(got, HostSampler(BRIDGE).choose(scores, asked))
-    assert [each.replaced for each in got] == [True, False, False, True, False]
+    got = made().choose(scores, inputs)
+    assert_same(got, HostSampler(BRIDGE).choose(scores, inputs))
+    assert [each.healed for each in got] == [True, False, False, True, False]
 
 
 def test_a_distribution_is_cut_to_a_power_of_two() -> None:
-    asked = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
-    (choice,) = made(q_entries=7).choose(logits(4), asked)
+    inputs = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
+    (choice,) = made(q_entries=7).choose(logits(4), inputs)
     assert choice.distribution is not None and len(choice.distribution.ids) == 4
     assert sum(choice.distribution.probabilities) == pytest.approx(1)
     assert choice.token in choice.distribution.ids
@@ -131,8 +131,8 @@ def test_a_distribution_is_cut_to_a_power_of_two() -> None:
 
 def test_where_nothing_may_come_there_is_no_choice() -> None:
     scores = torch.full((1, WIDTH), float("-inf"))
-    asked = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
-    assert made().choose(scores, asked) == [SampledToken(None)]
+    inputs = [likeliest(SHARED, sampling=sampling(Purpose.PROPOSE))]
+    assert made().choose(scores, inputs) == [SampledToken(None)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.sampling.distribution import probabilities, sample
+from common.sampling.distribution import SparseDistributions, probabilities, sample
 from common.sampling.rng import Purpose, exponential
-from drafter.engine.distribution import SparseDistribution, draft_distribution, likeliest, propose
+from drafter.engine.distribution import draft_distribution, likeliest, propose
 from tests.statistics.joint_distributions import tail_probability
 
 VOCAB = 40
@@ -21,7 +21,7 @@ OFF = (1.0, 1 << 20, 1.0, 0.0)  # temperature, top_k, top_p, min_p that leave th
 
 def distribution_of(
     logits: Tensor, filters: tuple[float, int, float, float] = OFF, slots: int = 64, allowed=None
-) -> SparseDistribution:
+) -> SparseDistributions:
     """Every row under the same filters."""
     rows = len(logits)
     temperature, top_k, top_p, min_p = filters
@@ -184,7 +184,7 @@ def test_a_row_that_allows_nothing_or_knows_nothing_has_no_distribution(top_p: f
 def test_drafts_follow_the_distribution_that_is_sent() -> None:
     n = 200_000
     sent = distribution_of(torch.tensor([[0.4, 0.05, 0.3, 0.0, 0.25]]).log(), slots=3)
-    wide = SparseDistribution(sent.ids.expand(n, -1), sent.probs.expand(n, -1))
+    wide = SparseDistributions(sent.ids.expand(n, -1), sent.probs.expand(n, -1))
     mapped_ids = torch.tensor([70_000, 3, 12, 9, 262_143])
     drafted = propose(wide, mapped_ids, torch.arange(n), torch.full((n,), 8))
     exact = torch.zeros(5, dtype=torch.float64)
@@ -210,7 +210,7 @@ def test_a_coupled_draft_is_the_targets_own_sample_where_their_distributions_agr
 
 def test_ties_in_a_sample_go_to_the_lowest_noise_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.sampling.distribution.exponential", lambda *_: torch.ones(2, 3))
-    distribution = SparseDistribution(
+    distribution = SparseDistributions(
         torch.tensor([[4, 2, 7], [4, 2, 7]]), torch.tensor([[0.4, 0.4, 0.2]] * 2)
     )
     noise_ids = torch.tensor([[9, 8, 7], [5, 6, 7]])

@@ -44,7 +44,7 @@ async def test_a_healed_token_stands_in_place_of_the_last_and_drafting_goes_on_f
     task = await driven.ask(session, (*START, SPACE), 3, heal=True)
     assert driven.run() == 3
     draft = await task
-    assert (draft.ids, draft.replaced) == ([FOX, JUMPS, DOT], True)
+    assert (draft.ids, draft.healed) == ([FOX, JUMPS, DOT], True)
     assert holds(session, (*START, FOX, JUMPS, DOT))
     # One row in each later step: the space's keys were written over, nothing was read twice.
     assert driven.model.read == [[(*START, SPACE)], [(FOX,)], [(JUMPS,)]]
@@ -53,7 +53,7 @@ async def test_a_healed_token_stands_in_place_of_the_last_and_drafting_goes_on_f
     task = await driven.ask(session, (*START, FOX, JUMPS), 2, heal=True)
     assert driven.run() == 2
     again = await task
-    assert (again.ids, again.replaced) == ([DOT, THE], False)
+    assert (again.ids, again.healed) == ([DOT, THE], False)
     assert driven.model.read[3:] == [[(FOX, JUMPS)], [(DOT,)]]
     assert holds(session, (*START, FOX, JUMPS, DOT, THE))
     driven.close(session)
@@ -66,11 +66,11 @@ async def test_a_rejected_healing_is_rolled_back_to_the_committed_text() -> None
     session = driven.open()
     task = await driven.ask(session, (*START, SPACE), 3, heal=True)
     driven.run()
-    assert (await task).replaced
+    assert (await task).healed
     committed = (*START, SPACE, DOT)  # the target wrote a full stop after its space
     task = await driven.ask(session, committed, 1, heal=True)
     assert driven.run() == 1
-    assert ((await task).ids, (await task).replaced) == ([THE], False)
+    assert ((await task).ids, (await task).healed) == ([THE], False)
     assert driven.model.read[-1] == [(SPACE, DOT)]
     assert holds(session, (*committed, THE))
 
@@ -80,7 +80,7 @@ async def test_one_step_may_be_all_that_is_drafted() -> None:
     session = driven.open()
     task = await driven.ask(session, (*START, SPACE), 1, heal=True)
     assert driven.run() == 1
-    assert ((await task).ids, (await task).replaced) == ([FOX], True)
+    assert ((await task).ids, (await task).healed) == ([FOX], True)
     assert holds(session, (*START, FOX))
 
 
@@ -96,7 +96,7 @@ async def test_sessions_that_heal_and_that_do_not_share_their_steps() -> None:
     assert driven.run() == 3
     drafts = [await task for task in tasks]
     assert [draft.ids for draft in drafts] == [[FOX, JUMPS, DOT], [FOX, JUMPS], [DOT], [DOT]]
-    assert [draft.replaced for draft in drafts] == [True, False, False, False]
+    assert [draft.healed for draft in drafts] == [True, False, False, False]
     assert holds(healing, (*START, FOX, JUMPS, DOT)) and holds(whole, (*START, FOX, JUMPS))
     assert holds(plain, (*START, SPACE, DOT)) and holds(alone, (SPACE, DOT))
     assert [len(step) for step in driven.model.read] == [4, 2, 1]

@@ -14,7 +14,7 @@ from common.types import Proposal, SparseDistribution
 from common.wire.verify import proposal_to_pb
 from drafter.bridge.bridge import NO_TARGET_ID
 from drafter.engine.sampling import in_target_ids, one_hot
-from drafter.engine.tokens import Law, sample_rows
+from drafter.engine.tokens import sample_rows
 from tests.statistics.sampled_drafts import (
     BRIDGE,
     COUPLED,
@@ -143,7 +143,7 @@ def test_behind_a_held_space_a_word_has_the_noise_of_the_word_without_it() -> No
     for word, rest in zip(words, rests, strict=True):
         expected = word + NO_TARGET_ID if rest is None else rest
         assert int(BRIDGE.noise_ids_after_space[word]) == expected
-    held = sampling(COUPLED, seed=1).sampling(TEXT, held=True)
+    held = sampling(COUPLED, seed=1).params(TEXT, after_space=True)
     assert held is not None
     assert held.first_noise_ids is BRIDGE.noise_ids_after_space
     assert held.noise_ids is BRIDGE.noise_ids
@@ -159,10 +159,10 @@ def test_a_session_that_may_choose_nothing_drafts_nothing() -> None:
 
 def test_without_a_distribution_to_tell_the_likeliest_is_drafted() -> None:
     """No-q accepts x with probability p(x): the likeliest is the best that can be proposed."""
-    assert sampling(TARGET_ONLY).sampling(INTERSECTION) is None
-    assert sampling(TARGET_ONLY).sampling(TEXT) is None
-    assert sampling(REJECTION).sampling(TEXT) is None
-    assert sampling(COUPLED, seed=1).sampling(TEXT) is not None
+    assert sampling(TARGET_ONLY).params(INTERSECTION) is None
+    assert sampling(TARGET_ONLY).params(TEXT) is None
+    assert sampling(REJECTION).params(TEXT) is None
+    assert sampling(COUPLED, seed=1).params(TEXT) is not None
 
 
 def test_no_draft_uses_the_numbers_of_another_and_coupled_ones_always_do() -> None:
@@ -215,5 +215,5 @@ def test_bytes_per_drafted_position() -> None:
 
 
 def test_a_distribution_in_target_ids_keeps_its_mass() -> None:
-    distribution = Law([A[1], B[1]], [0.25, 0.75])
+    distribution = SparseDistribution((A[1], B[1]), (0.25, 0.75))
     assert in_target_ids(BRIDGE, distribution) == SparseDistribution((A[0], B[0]), (0.25, 0.75))

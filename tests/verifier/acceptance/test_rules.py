@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from tests.kernels.decision_batches import VOCAB, pick, sampling, uniform_q
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule, SparseDistributions
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule
 from verifier.acceptance.rules import accept, accept_greedy
 from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
