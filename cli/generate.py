@@ -50,7 +50,7 @@ from common.types import BridgeMode
 @sampling_options
 @click.option(
     "--rule",
-    type=click.Choice([rule.value for rule in AcceptanceRule]),
+    type=click.Choice([rule.label for rule in AcceptanceRule]),
     help="How drafts are accepted; the text follows the same distribution with each. Left out: what suits "
     "the flags and the pair.",
 )
@@ -111,7 +111,7 @@ def generate(
         stop=stop,
         stop_ids=stop_ids,
         sampling=sampling_of(sampling),
-        rule=AcceptanceRule(rule) if rule else None,
+        rule=AcceptanceRule[rule.upper()] if rule else None,
     )
     as_json = as_json or request.sampling.logprobs is not None
     try:

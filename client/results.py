@@ -80,7 +80,7 @@ class Output:
             **logprobs,
             "finish_reason": reason.value if reason else None,
             "stop_string": statistics.pop("stop_string") or None,
-            "rule": rule.value if rule else None,
+            "rule": rule.label if rule else None,
             "usage": {
                 "prompt_tokens": prompt,
                 "output_tokens": output,

@@ -64,7 +64,7 @@ def one_line(statistics: Statistics) -> str:
         f"ended by {reason}",
     ]
     if statistics.rule is not None and statistics.rule is not AcceptanceRule.GREEDY:
-        parts.append(f"rule {statistics.rule.value}")
+        parts.append(f"rule {statistics.rule.label}")
     if not statistics.drafting:
         parts.append("without drafts")
     return " · ".join(parts)

@@ -103,7 +103,7 @@ class StreamTelemetry:
             whole.undrafted.inc()
         facts = {
             "finish_reason": ending.reason.value,
-            "rule": self._session.rule.value,
+            "rule": self._session.rule.label,
             "prompt_tokens": self._session.prompt_length,
             "output_tokens": ending.output_tokens,
             "rounds": statistics.rounds,

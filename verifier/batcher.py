@@ -19,25 +19,27 @@ from verifier.session import Session
 
 @dataclass(frozen=True)
 class Batch:
-    """One forward pass: chunks of some sessions, and those whose decision falls in it."""
+    """One forward pass: chunks of some sessions, and those that are verified in it."""
 
     chunks: list[Chunk]
     running: list[Session]  # all whose rows are here
-    deciding: list[Session]  # those whose last pending rows are here, in the order of their logits
+    verified: list[
+        Session
+    ]  # those whose last pending rows are here, which get a verdict, in the order of their logits
 
     @property
     def rows(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     def offsets(self) -> Tensor:
-        """int64 [deciding + 1]: where each deciding session's k + 1 logit rows begin."""
-        counts = [0] + [session.sequence.wanted for session in self.deciding]
+        """int64 [deciding + 1]: where each verified session's k + 1 logit rows begin."""
+        counts = [0] + [session.sequence.wanted for session in self.verified]
         return torch.tensor(counts).cumsum(0)
 
     def draft_tokens(self) -> Tensor:
         """int64 [logit rows]: each row's draft token; a session's last row has none, shown as 0."""
         tokens: list[int] = []
-        for session in self.deciding:
+        for session in self.verified:
             tokens += [*session.draft, 0]
         return torch.tensor(tokens)
 
@@ -93,10 +95,10 @@ class Batcher:
         everyone = [session.sequence for session in self._sessions]
         packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
         assert packed, "the pool holds at least one whole context, so the first in line always runs"
-        # A GPU decides sessions with adjusted logits apart, and a row doesn't mind where it is.
+        # A GPU verifies sessions with logits processors apart, and a row doesn't mind where it is.
         packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.processes_logits)
         running = [by_sequence[part.sequence] for part in packed]
-        deciding = [by_sequence[part.sequence] for part in packed if part.complete]
-        for session in deciding:
+        verified = [by_sequence[part.sequence] for part in packed if part.complete]
+        for session in verified:
             del self._waiting[session]
-        return Batch([part.chunk for part in packed], running, deciding)
+        return Batch([part.chunk for part in packed], running, verified)

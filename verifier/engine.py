@@ -1,8 +1,8 @@
 """THE OTHER MAP: how many sessions' proposals are checked in one pass of the target model.
 
-    step = pack, forward, decide, commit
+    step = pack, forward, accept, commit
 
-Knows the model, the batcher and the decision. Refuses to know the network: results leave through
+Knows the model, the batcher and the acceptance sampler. Does not know the network: results leave through
 each session's mailbox.
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 BATCHING_DELAY = (
     0.05  # of the last pass: how long a pass may wait for sessions that are about to be back
 )
-RETRY_MS = 1000  # what a refused session is told to wait; about the length of a few rounds
+RETRY_MS = 1000  # how long a refused session should wait; about the length of a few rounds
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class VerifierEngine:
         eos_ids: frozenset[int],
         real_ids: torch.Tensor | None = None,  # bool [vocab]: ids the tokenizer has; None: all
         threads: int = 0,
-        decisions: AcceptanceSampler | None = None,  # None: on the CPU
+        acceptance: AcceptanceSampler | None = None,  # None: on the CPU
     ) -> None:
         assert pool.capacity_tokens >= limits.max_context_length
         assert limits.max_batch_tokens > limits.max_draft_tokens
@@ -72,12 +72,12 @@ class VerifierEngine:
         )
         self._pass_s = 0.0  # the last forward pass
         self._open_sessions = 0  # on the event loop, so that admission answers at once
-        self._decisions = HostAcceptanceSampler(real_ids) if decisions is None else decisions
+        self._acceptance = HostAcceptanceSampler(real_ids) if acceptance is None else acceptance
         self._thread = EngineThread(
             "verifier-engine",
             self.step,
             threads,
-            enter=self._decisions.enter,
+            enter=self._acceptance.enter,
             at_end=model.close,
         )
         self.start, self.stop = self._thread.start, self._thread.stop
@@ -87,7 +87,7 @@ class VerifierEngine:
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Gather, pack, forward, decide, commit. False when nobody waits."""
+        """Pack, forward, accept, commit. False when nobody waits."""
         limit = time.monotonic() + BATCHING_DELAY * self._pass_s
         self._thread.gather(lambda: self._batcher.expected_by(limit))
         batch = self._batcher.next_batch()
@@ -97,8 +97,8 @@ class VerifierEngine:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
             forwarded = time.monotonic()
-            outputs = self._decisions.accept(batch, logits)
-            forwarded += self._decisions.lag_s
+            outputs = self._acceptance.accept(batch, logits)
+            forwarded += self._acceptance.lag_s
             self._pass_s = forwarded - began
             self.telemetry.passed(self._pass_s, [len(chunk.tokens) for chunk in batch.chunks])
         except RankLost:
@@ -117,7 +117,7 @@ class VerifierEngine:
             session.ran(began, forwarded - began)
         accepted_s = time.monotonic() - forwarded
         size = (len(batch.running), batch.rows)
-        for session, made in zip(batch.deciding, outputs, strict=True):
+        for session, made in zip(batch.verified, outputs, strict=True):
             if made is None:
                 log.error("logits after %d tokens aren't finite", session.committed_length)
                 self._end(session, "its logits aren't finite")
@@ -129,7 +129,7 @@ class VerifierEngine:
         self.telemetry.failed()
         for session in batch.running:
             self._end(session, type(cause).__name__)
-        self._decisions.check()
+        self._acceptance.check()
 
     def _end(self, session: Session, why: str) -> None:
         self._batcher.remove(session)
@@ -191,7 +191,7 @@ class VerifierEngine:
         self._batcher.wait(session)
 
     def _check_ends(self, spec: OpenSession) -> None:
-        """A distribution without any id left would be no distribution, and its row would fail the whole pass."""
+        """Without any id left p would not exist, and its row would fail the whole pass."""
         if spec.sampling.min_new_tokens and len(spec.ends(self.eos_ids)) >= self._real_count:
             raise InvalidField(
                 "open.stop_token_ids",

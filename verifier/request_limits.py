@@ -1,6 +1,6 @@
 """How much a message may hold, asked before anything goes through all of it.
 
-Knows: counts, and the limits that GetModel tells. Refuses to know values. A message of 16 MiB that
+Knows counts, and the limits that GetModel reports. Does not know values. A message of 16 MiB that
 is nothing but ids would otherwise keep the event loop, and every session, until all were walked.
 """
 

@@ -98,7 +98,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                     self._propose(session, content)
                 verdict = await session.mailbox.take()
                 drafted = len(content.token_ids) if isinstance(content, Proposal) else 0
-                self._telemetry.decided(session.spec, drafted, verdict)
+                self._telemetry.verified(session.spec, drafted, verdict)
                 yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
@@ -115,7 +115,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         check_ids("draft_token_ids", draft, self._info.vocab_size)
         with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
-        self._telemetry.decided(spec, len(draft), verdict)
+        self._telemetry.verified(spec, len(draft), verdict)
         return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
 
     @contextmanager

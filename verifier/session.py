@@ -92,7 +92,7 @@ class Session:
 
     @property
     def takes_argmax(self) -> bool:
-        """Whether this round is decided by the target's bare logits."""
+        """Whether this round needs the argmax of the target's logits only."""
         return self.spec.sampling.greedy and not self.token_counts.acts
 
     def expect(self, proposal: Proposal) -> None:
@@ -111,13 +111,13 @@ class Session:
         """Begin a round that was asked for at `asked_at` (time.monotonic).
 
         q: the distribution of each draft token if the rule is rejection, otherwise empty.
-        Draft tokens past the session's end can't stand, so they don't run.
+        Draft tokens past the session's end can't be accepted, so they don't run.
         """
-        room = min(
+        limit = min(
             self.spec.max_new_tokens - (self.committed_length - len(self.spec.prompt)),
             self._context_limit - self.committed_length,
         )
-        draft, self.q = draft[: room - 1], tuple(q[: room - 1])
+        draft, self.q = draft[: limit - 1], tuple(q[: limit - 1])
         del self.sequence.tokens[self.committed_length :]
         self.sequence.tokens.extend(draft)
         self.sequence.wanted = len(draft) + 1

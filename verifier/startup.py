@@ -1,4 +1,4 @@
-"""What a verifier loads before it serves: the target, who decides, pages, limits.
+"""What a verifier loads before it serves: the target, its acceptance sampler, pages, limits.
 
 Knows: in which order. Refuses to know requests.
 """
@@ -30,8 +30,8 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     context = min(config.max_context_length, model.max_context_length)
     batch_rows = device.batch_rows(config.max_batch_tokens, config.max_draft_tokens + 1)
     most_rows = min(batch_rows, config.max_sessions * (config.max_draft_tokens + 1))
-    decisions = make_acceptance_sampler(model, most_rows, config.max_sessions, real_ids)
-    decisions.warm_up()
+    acceptance = make_acceptance_sampler(model, most_rows, config.max_sessions, real_ids)
+    acceptance.warm_up()
     pool = profile_kv_memory(model, config, context=context, most_rows=batch_rows)
     limits = Limits(
         config.max_sessions,
@@ -47,7 +47,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         vocabulary.eos_ids,
         real_ids,
         config.threads,
-        decisions,
+        acceptance,
     )
     watch(ranks, engine)
     info = ModelInfo(
@@ -72,7 +72,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
 def make_acceptance_sampler(
     model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
 ) -> AcceptanceSampler:
-    """Who decides where the model runs."""
+    """The acceptance sampler of the model's device."""
     if not model.kernels:
         return HostAcceptanceSampler(real_ids)
     from verifier.acceptance.device_sampler import (

@@ -1,4 +1,4 @@
-"""What a verifier tells of its rounds: counted for Prometheus, and as events of the trace.
+"""Telemetry of a verifier's rounds: Prometheus counters, and events of the trace.
 
 Knows verdicts. Refuses to know how they are made; called on the event loop, once per verdict, so
 that the engine's thread has nothing to do with it.
@@ -29,9 +29,9 @@ class VerifierTelemetry:
         registry.read(metrics.SESSION_LIMIT, lambda: {(): info.max_sessions})
         registry.read(metrics.BUILD_INFO, lambda: {(info.version, info.model): 1})
 
-    def decided(self, spec: OpenSession, drafted: int, verdict: Verdict) -> None:
+    def verified(self, spec: OpenSession, drafted: int, verdict: Verdict) -> None:
         """A verdict on `drafted` proposed tokens, within the call that it is for."""
-        key, cost = (spec.rule.value,), verdict.cost
+        key, cost = (spec.rule.label,), verdict.cost
         if verdict.round == 0:
             phase = "prefill"
             self._prefills[key].inc()
@@ -47,7 +47,7 @@ class VerifierTelemetry:
         self._seconds["accept", phase].observe(cost.accept_us / 1e6)
         span = trace.get_current_span()
         if span.is_recording():
-            told = {
+            facts = {
                 "drafted": drafted,
                 "accepted": verdict.accepted_length,
                 "queue_us": cost.queue_us,
@@ -56,4 +56,4 @@ class VerifierTelemetry:
                 "batch_sessions": cost.batch_sessions,
                 "batch_rows": cost.batch_rows,
             }
-            tracing.add_round(span, verdict.round, told)
+            tracing.add_round(span, verdict.round, facts)

@@ -28,30 +28,30 @@ from common.device import native
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
+from common.sampling.rules import AcceptanceRule
 from common.vocabulary.files import TokenizerFiles
 from drafter.engine.distribution import propose
-from verifier.acceptance.batch import Rule
 from verifier.acceptance.rules import accept
 
 if TYPE_CHECKING:
     from bench.acceptance.optimum_rows import Meeting, Row
 
 CONTEXT = 1024
-RULES = (Rule.REJECTION, Rule.COUPLED, Rule.TARGET_ONLY)
+RULES = (AcceptanceRule.REJECTION, AcceptanceRule.COUPLED, AcceptanceRule.TARGET_ONLY)
 
 
-def expected(rule: Rule, p: Tensor, q: Tensor) -> float:
+def expected(rule: AcceptanceRule, p: Tensor, q: Tensor) -> float:
     """The probability that a draft sampled from q stands. p, q: float [ids], distributions.
 
     Coupled: the chance that argmin e / p and argmin e / q are one id (Daliri, Musco and Suresh,
     2024, arXiv:2408.07978), by id: 1 / sum over y of max(p_y / p_x, q_y / q_x).
     """
     p, q = p.double() / p.double().sum(), q.double() / q.double().sum()
-    if rule == Rule.REJECTION:
+    if rule == AcceptanceRule.REJECTION:
         return float(torch.minimum(p, q).sum())
-    if rule == Rule.TARGET_ONLY:
+    if rule == AcceptanceRule.TARGET_ONLY:
         return float((p * q).sum())
-    assert rule == Rule.COUPLED
+    assert rule == AcceptanceRule.COUPLED
     both = (p > 0) & (q > 0)
     order = (p / q).nan_to_num(0.0).argsort(descending=True)  # infinite first, 0 / 0 wherever
     p, q, both = p[order], q[order], both[order]
@@ -61,7 +61,7 @@ def expected(rule: Rule, p: Tensor, q: Tensor) -> float:
     return float((1 / total[both]).sum())
 
 
-def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
+def measured(rule: AcceptanceRule, meeting: Meeting, trials: int, position: int) -> float:
     """The share of `trials` drafts that stand, by the services' own functions.
 
     position: any; rows with one of their own share no random numbers.
@@ -70,12 +70,12 @@ def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
     own = torch.arange(width)
     seed, at = torch.arange(trials), torch.full((trials,), position)
     distribution = SparseDistributions(own.expand(trials, -1), meeting.q.expand(trials, -1))
-    purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
+    purpose = Purpose.COUPLED if rule == AcceptanceRule.COUPLED else Purpose.PROPOSE
     drafts = propose(distribution, own, seed, at, purpose)
     # Two rows each: the draft's, and the one behind it, whose token nobody asks for.
     tokens = torch.stack([drafts, torch.zeros_like(drafts)], dim=1).reshape(-1)
     q = None
-    if rule == Rule.REJECTION:
+    if rule == AcceptanceRule.REJECTION:
         ids, probs = own.int().expand(2 * trials, -1), meeting.q.expand(2 * trials, -1)
         q = SparseDistributions(ids, probs)
     batch = sampling(trials, width, rule=int(rule), seed=seed, first_position=at)
@@ -84,11 +84,13 @@ def measured(rule: Rule, meeting: Meeting, trials: int, position: int) -> float:
     return float(made.accepted_lengths.double().mean())
 
 
-def meeting_of(row: Row, rule: Rule) -> Meeting:
+def meeting_of(row: Row, rule: AcceptanceRule) -> Meeting:
     """With the distribution from which a session of that rule drafts."""
-    return {Rule.REJECTION: row.sent, Rule.COUPLED: row.coupled, Rule.TARGET_ONLY: row.likeliest}[
-        rule
-    ]
+    return {
+        AcceptanceRule.REJECTION: row.sent,
+        AcceptanceRule.COUPLED: row.coupled,
+        AcceptanceRule.TARGET_ONLY: row.likeliest,
+    }[rule]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def compare(rows: Sequence[Row], trials: int) -> list[Comparison]:
                     float(must[some].mean()),
                     float(variance.sqrt() / some.sum()),
                     float(whole[some].mean()),
-                    float(stood[some].mean()) if rule == Rule.REJECTION else None,
+                    float(stood[some].mean()) if rule == AcceptanceRule.REJECTION else None,
                 )
             )
     return found

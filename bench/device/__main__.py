@@ -40,7 +40,7 @@ SECONDS = {  # of each stage; what one doesn't use is the next one's
     "ceilings": 15,
     "checks": 55,
     "parts": 35,
-    "decisions": 70,
+    "acceptance": 70,
     "models": 95,
     "pair": 140,  # finds most of its kernels compiled by the stages before
     "attention": 25,

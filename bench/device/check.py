@@ -94,18 +94,18 @@ def check_decisions(model: PagedModel) -> dict[str, Any]:
     logits[:, :8] += 6
     sessions = [_session(rule, params, [1, 2, 3]) for rule, params in ASKED]
     batch = Batch([], sessions, sessions)
-    decisions = make_acceptance_sampler(
+    acceptance = make_acceptance_sampler(
         model, len(logits), len(sessions), torch.ones(vocab, dtype=torch.bool)
     )
-    decisions.warm_up()
-    got = decisions.accept(batch, logits.to(model.device))
+    acceptance.warm_up()
+    got = acceptance.accept(batch, logits.to(model.device))
     wanted = HostAcceptanceSampler(None).accept(batch, logits.float())
     differ = [
         index
         for index, (a, b) in enumerate(zip(got, wanted, strict=True))
         if not (a and b and (a.accepted_length, a.next_token) == (b.accepted_length, b.next_token))
     ]
-    return {"check": "decisions", "sessions": len(got), "differ": differ, "right": not differ}
+    return {"check": "acceptance", "sessions": len(got), "differ": differ, "right": not differ}
 
 
 def _session(rule: AcceptanceRule, params: SamplingParams, draft: list[int]) -> Session:
@@ -169,10 +169,10 @@ async def check_engine(model: PagedModel, length: int, most_k: int) -> dict[str,
     rows = sessions * (most_k + 1)
     model.capture_graphs(rows, 128)
     limits = Limits(sessions, most_k, 100, rows, 64)
-    decisions = make_acceptance_sampler(
+    acceptance = make_acceptance_sampler(
         model, rows, sessions, torch.ones(model.vocab_size, dtype=torch.bool)
     )
-    engine = VerifierEngine(model, pool, limits, frozenset(), None, 0, decisions)
+    engine = VerifierEngine(model, pool, limits, frozenset(), None, 0, acceptance)
     engine.start()
     try:
         truth = await _output(engine, [], 0, length)

@@ -100,7 +100,7 @@ def parts(bench: Bench, budget: Budget) -> Row:
     return {"checks": found, "wrong": [row for row in found if not row["right"]]}
 
 
-def decisions(bench: Bench, budget: Budget) -> Row:
+def acceptance(bench: Bench, budget: Budget) -> Row:
     """Decision kernels: time, bytes, share of the copy bandwidth, beside torch and two passes."""
     every = tuple(CASES)
     shapes: list[tuple[int, int, Any]] = [(8, 300, MAIN[:2])]
@@ -111,7 +111,7 @@ def decisions(bench: Bench, budget: Budget) -> Row:
     found: list[Row] = []
     for rows, vocab, names in shapes:
         found += measure(rows, vocab, bench.device, bench.copy, budget, names)
-    return {"decisions": found}
+    return {"acceptance": found}
 
 
 def drafts(bench: Bench, budget: Budget) -> Row:

@@ -66,7 +66,7 @@ def _tables(stages: Row) -> Iterator[str]:
             wrong = [row for row in checks if not row["right"]]
             yield f"{name} against {against}: {len(checks)}, wrong: {len(wrong)}"
             yield from (f"  {row}" for row in wrong)
-    for name, columns in (("decisions", DECISION_COLUMNS), ("attention", ATTENTION_COLUMNS)):
+    for name, columns in (("acceptance", DECISION_COLUMNS), ("attention", ATTENTION_COLUMNS)):
         if rows := stages.get(name, {}).get(name):
             kept = [c for c in columns if any(c in row for row in rows)]
             yield from ("", name, *cells(only(rows, *kept)))
@@ -113,7 +113,7 @@ def _equality(row: Row) -> str:
 
 def _asked(stages: Row) -> Iterator[Row]:
     """What the project asks of an H200."""
-    decided = stages.get("decisions", {}).get("decisions", ())
+    decided = stages.get("acceptance", {}).get("acceptance", ())
     for name, most in (("greedy", 1.3), ("top-k top-p, q", 3.0)):
         row = _one(decided, kernel=name, rows=512, vocab=151_936)
         yield _line(f"decide {name}, 512 rows, readings of the logits", most, row, "reads")

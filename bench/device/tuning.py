@@ -23,12 +23,12 @@ VOCAB = 151_936
 ROWS = (512, 8)
 VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.accept
     {},
-    {"NARROW_WARPS": 4},
-    {"NARROW_WARPS": 16},
+    {"SELECT_WARPS": 4},
+    {"SELECT_WARPS": 16},
     {"PROBE_WARPS": 4},
     {"PROBE_WARPS": 16},
-    {"SETTLE_WARPS": 2},
-    {"SETTLE_WARPS": 8},
+    {"ACCEPT_WARPS": 2},
+    {"ACCEPT_WARPS": 8},
     {"SAMPLE_WARPS": 4},
     {"SAMPLE_WARPS": 16},
     {"CHUNK": 2048, "SAMPLE_WARPS": 4},
@@ -38,8 +38,8 @@ VARIANTS: list[dict[str, int]] = [  # of constants in verifier.kernels.accept
     {"PROGRAMS": 1056},
 ]
 CONCERNS = {  # cases whose time a constant can change much
-    "top-k top-p, q": ("NARROW_WARPS", "SETTLE_WARPS"),
-    "top-p, no q": ("NARROW_WARPS", "SETTLE_WARPS", "PROGRAMS"),
+    "top-k top-p, q": ("SELECT_WARPS", "ACCEPT_WARPS"),
+    "top-p, no q": ("SELECT_WARPS", "ACCEPT_WARPS", "PROGRAMS"),
     "top-p, flat": ("PROBE_WARPS", "PROGRAMS"),
     "no filter, q": ("SAMPLE_WARPS", "CHUNK", "PROGRAMS"),
     "coupled": ("SAMPLE_WARPS", "CHUNK", "PROGRAMS"),

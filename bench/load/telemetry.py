@@ -55,7 +55,7 @@ def engine_hook() -> tuple[EngineTelemetry, Callable[[], object]]:
 def verifier_hook() -> Callable[[], object]:
     engine: Any = SimpleNamespace(telemetry=engine_hook()[0], open_sessions=0)
     telemetry = VerifierTelemetry(engine, INFO)
-    return lambda: telemetry.decided(SPEC, DRAFTED, VERDICT)
+    return lambda: telemetry.verified(SPEC, DRAFTED, VERDICT)
 
 
 def drafter_hook() -> Callable[[], object]:

@@ -53,7 +53,7 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     from common.model.batch import Chunk
     from common.sampling.distribution import SparseDistributions, sample
     from common.sampling.rng import Purpose, exponential
-    from verifier.acceptance.batch import Rule
+    from common.sampling.rules import AcceptanceRule
     from verifier.acceptance.rules import accept
 
     rows, vocab = DRAFTS + 1, model.vocab_size
@@ -74,14 +74,16 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     step = torch.arange(rows).repeat(sessions)
     likeliest = p.topk(SLOTS, dim=-1)
     drafts = {
-        Rule.TARGET_ONLY: likeliest.indices[:, 0],
-        Rule.REJECTION: likeliest.indices[:, 0],
-        Rule.COUPLED: sample(p, seed.repeat_interleave(rows), context + step, Purpose.COUPLED),
+        AcceptanceRule.TARGET_ONLY: likeliest.indices[:, 0],
+        AcceptanceRule.REJECTION: likeliest.indices[:, 0],
+        AcceptanceRule.COUPLED: sample(
+            p, seed.repeat_interleave(rows), context + step, Purpose.COUPLED
+        ),
     }
     q = SparseDistributions(likeliest.indices.int(), likeliest.values)
     ids = torch.arange(vocab)
 
-    def deciding(rule: Rule) -> Callable[[], object]:
+    def verified(rule: AcceptanceRule) -> Callable[[], object]:
         batch = sampling(sessions, vocab, rule=int(rule), seed=seed, first_position=context)
         return lambda: accept(logits, drafts[rule], offsets, batch, q)
 
@@ -93,8 +95,8 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
         return run
 
     made: Calls = {"pass": lambda: model.forward(chunks)}
-    for rule in (Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED):
-        made[rule.name] = deciding(rule)
+    for rule in (AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
+        made[rule.name] = verified(rule)
     made["noise of one row"] = drawing(1, Purpose.SAMPLE)
     made["noise of all rows"] = drawing(rows, Purpose.COUPLED)
     return made

@@ -21,7 +21,7 @@ DTYPES = {
     "float32": torch.float32,
 }
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
-_LEAST = (8, 0)  # compute capability: for older GPUs no kernel is compiled in any test
+_MINIMUM = (8, 0)  # compute capability: for older GPUs no kernel is compiled in any test
 
 
 # Rows in one forward pass, where nobody says. On a GPU 64 sessions with seven drafts each fit into
@@ -42,9 +42,9 @@ class Device:
         """As settings and messages write it."""
         return str(self.dtype).removeprefix("torch.")
 
-    def batch_rows(self, asked: int | None, least: int = 1) -> int:
-        """What a setting asks for, or else what is usual here, but not less than `least`."""
-        return max(BATCH_ROWS[self.place.type], least) if asked is None else asked
+    def batch_rows(self, asked: int | None, minimum: int = 1) -> int:
+        """What a setting asks for, or else what is usual here, but not less than `minimum`."""
+        return max(BATCH_ROWS[self.place.type], minimum) if asked is None else asked
 
     def __str__(self) -> str:
         return f"{self.place} ({self.name}) in {self.dtype_name}"
@@ -70,10 +70,10 @@ def choose_device(device: str, dtype: str, cards: Sequence[Card] | None = None) 
         there = f"there is {there}" if cards else "torch finds no CUDA device on this machine"
         raise ConfigError(f"device is {device!r}; {there}")
     card = cards[index]
-    if card.capability < _LEAST:
+    if card.capability < _MINIMUM:
         raise ConfigError(
             f"device is {device!r}, {card.name} of compute capability {_dotted(card.capability)}; "
-            f"it must be at least {_dotted(_LEAST)}"
+            f"it must be at least {_dotted(_MINIMUM)}"
         )
     dtype = "bfloat16" if dtype == "auto" else dtype
     return Device(torch.device("cuda", index), _known(dtype), card.name)

@@ -25,10 +25,10 @@ def floor_for_count(highest, top, count, SHIFT: tl.constexpr):
     highest: float32 [blocks]. Not the highest such value: it stops when little is left to gain.
     """
     real = highest > float("-inf")
-    reach = tl.sum(real.to(tl.int32), 0)  # all of them reach the least
-    least = tl.min(tl.where(real, highest, top), 0)
-    least = tl.where(reach >= count, least, float("-inf"))
-    low = rank_of(least, SHIFT)
+    reach = tl.sum(real.to(tl.int32), 0)  # all of them reach the minimum
+    minimum = tl.min(tl.where(real, highest, top), 0)
+    minimum = tl.where(reach >= count, minimum, float("-inf"))
+    low = rank_of(minimum, SHIFT)
     high = tl.where(reach >= count, rank_of(top, SHIFT) + 1, low)
     while (high > low + 1) & (reach > count + count // 8 + 8):
         middle = (low >> 1) + (high >> 1) + (low & high & 1)

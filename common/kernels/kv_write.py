@@ -22,7 +22,7 @@ def write_kv_kernel(
     value_row_stride,
     value_head_stride,
     slots_ptr,  # int32 [rows]
-    counts_ptr,  # int32 [2]: rows that are real, items
+    counts_ptr,  # int32 [2]: rows that are real, work tiles
     KV_HEADS: tl.constexpr,
     HEAD: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -13,17 +13,17 @@ import triton.language as tl
 BLOCK_S = 8  # splits that one row adds up at a time
 
 
-@triton.jit(do_not_specialize=["first_item", "first_row"])  # as attend_splits_kernel
+@triton.jit(do_not_specialize=["first_tile", "first_row"])  # as attend_splits_kernel
 def merge_splits_kernel(
     out_ptr,  # [rows, KV_HEADS * GROUP, HEAD]
-    partial_ptr,  # f32 [items, KV_HEADS, BLOCK_M, HEAD]
+    partial_ptr,  # f32 [work tiles, KV_HEADS, BLOCK_M, HEAD]
     maximum_ptr,
     total_ptr,
     positions_ptr,  # int32 [rows]
-    row_items_ptr,  # int32 [rows], the item of the row's tile and split 0
-    lanes_ptr,  # int32 [rows], the row's place in its tile
+    row_tiles_ptr,  # int32 [rows], the work tile of the row's tile and split 0
+    rows_in_tile_ptr,  # int32 [rows], the row's index in its tile
     counts_ptr,
-    first_item,
+    first_tile,
     first_row,
     window,
     KV_HEADS: tl.constexpr,
@@ -48,10 +48,10 @@ def merge_splits_kernel(
     if HAS_WINDOW:
         low = tl.maximum(end - window, 0) // SPLIT
     high = (end + SPLIT - 1) // SPLIT
-    # [splits] of this row and head, from the item of split 0
-    item = (tl.load(row_items_ptr + row) - first_item).to(tl.int64)
-    base = (item * KV_HEADS + head // GROUP) * BLOCK_M
-    base += tl.load(lanes_ptr + row) * GROUP + head % GROUP
+    # [splits] of this row and head, from the work tile of split 0
+    work_tile = (tl.load(row_tiles_ptr + row) - first_tile).to(tl.int64)
+    base = (work_tile * KV_HEADS + head // GROUP) * BLOCK_M
+    base += tl.load(rows_in_tile_ptr + row) * GROUP + head % GROUP
     s = tl.arange(0, BLOCK_S)
     highest = tl.full([BLOCK_S], float("-inf"), tl.float32)
     for first in range(low, high, BLOCK_S):

@@ -23,25 +23,25 @@ import triton.language as tl
 from torch import Tensor
 
 from common.kernels.merge_splits import BLOCK_S, merge_splits_kernel
-from common.kernels.tiles import ITEM_FIELDS, SPLIT_KEYS, Tiles
+from common.kernels.tiles import SPLIT_KEYS, TILE_FIELDS, Tiles
 
 # 1.4426950408889634 below is log2(e): powers of two are what the hardware computes.
 
 
-@triton.jit(do_not_specialize=["first_item"])  # else compiled anew for 0, 1 and sixteens
+@triton.jit(do_not_specialize=["first_tile"])  # else compiled anew for 0, 1 and sixteens
 def attend_splits_kernel(
-    partial_ptr,  # f32 [items, KV_HEADS, BLOCK_M, HEAD], not normalised
-    maximum_ptr,  # f32 [items, KV_HEADS, BLOCK_M], in units of log2
-    total_ptr,  # f32 [items, KV_HEADS, BLOCK_M], relative to 2^maximum
+    partial_ptr,  # f32 [work tiles, KV_HEADS, BLOCK_M, HEAD], not normalised
+    maximum_ptr,  # f32 [work tiles, KV_HEADS, BLOCK_M], in units of log2
+    total_ptr,  # f32 [work tiles, KV_HEADS, BLOCK_M], relative to 2^maximum
     query_ptr,  # [rows, KV_HEADS * GROUP, HEAD]
     query_row_stride,
     query_head_stride,
     keys_ptr,  # [pages, PAGE_SIZE, KV_HEADS, HEAD]
     values_ptr,
     pages_ptr,  # int32, the sessions' pages one after another
-    items_ptr,  # int32 [items, 5]: first page, first row, rows, first row's position, split
-    counts_ptr,  # int32 [2]: rows, items that are real
-    first_item,  # of this launch; partial results are numbered from it
+    work_tiles_ptr,  # int32 [work tiles, 5]: first page, first row, rows, first row's position, split
+    counts_ptr,  # int32 [2]: rows, work tiles that are real
+    first_tile,  # of this launch; partial results are numbered from it
     scale,
     softcap,
     window,
@@ -61,14 +61,14 @@ def attend_splits_kernel(
     """One program: one split of the keys of one KV head, for one tile of rows."""
     kv_head = tl.program_id(0)
     place = tl.program_id(1)
-    if first_item + place >= tl.load(counts_ptr + 1):
+    if first_tile + place >= tl.load(counts_ptr + 1):
         return
-    item_ptr = items_ptr + (first_item + place) * FIELDS
-    first_page = tl.load(item_ptr)
-    first_row = tl.load(item_ptr + 1)
-    rows = tl.load(item_ptr + 2)
-    position = tl.load(item_ptr + 3)
-    split = tl.load(item_ptr + 4)
+    tile_ptr = work_tiles_ptr + (first_tile + place) * FIELDS
+    first_page = tl.load(tile_ptr)
+    first_row = tl.load(tile_ptr + 1)
+    rows = tl.load(tile_ptr + 2)
+    position = tl.load(tile_ptr + 3)
+    split = tl.load(tile_ptr + 4)
 
     low = split * SPLIT
     high = tl.minimum(low + SPLIT, position + rows)
@@ -81,11 +81,11 @@ def attend_splits_kernel(
 
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    lane = m // GROUP  # the row's place in its tile
-    real = lane < rows
-    end = position + lane + 1  # the row sees keys [begin, end)
+    row_in_tile = m // GROUP  # the row's index in its tile
+    real = row_in_tile < rows
+    end = position + row_in_tile + 1  # the row sees keys [begin, end)
     begin = end - window
-    query_offset = (first_row + lane).to(tl.int64) * query_row_stride
+    query_offset = (first_row + row_in_tile).to(tl.int64) * query_row_stride
     query_offset += (kv_head * GROUP + m % GROUP) * query_head_stride
     query = tl.load(
         query_ptr + query_offset[:, None] + d[None, :],
@@ -138,11 +138,11 @@ def attend_splits_kernel(
         partial = tl.dot(weights, value, partial, input_precision="ieee")
         maximum = higher
 
-    lanes = (place.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_M + m
-    tl.store(maximum_ptr + lanes, maximum, mask=real)
-    tl.store(total_ptr + lanes, total, mask=real)
+    rows_in_tile = (place.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_M + m
+    tl.store(maximum_ptr + rows_in_tile, maximum, mask=real)
+    tl.store(total_ptr + rows_in_tile, total, mask=real)
     tl.store(
-        partial_ptr + lanes[:, None] * HEAD + d[None, :],
+        partial_ptr + rows_in_tile[:, None] * HEAD + d[None, :],
         partial,
         mask=real[:, None] & (d < HEAD)[None, :],
     )
@@ -153,10 +153,10 @@ def paged_attention(
     keys: Tensor,  # [pages, page_size, kv_heads, head_size]
     values: Tensor,
     pages: Tensor,  # int32 [all sessions' pages]
-    items: Tensor,  # int32 [items, ITEM_FIELDS]
+    work_tiles: Tensor,  # int32 [work tiles, TILE_FIELDS]
     positions: Tensor,  # int32 [rows]
-    row_items: Tensor,  # int32 [rows]
-    lanes: Tensor,  # int32 [rows]
+    row_tiles: Tensor,  # int32 [rows]
+    rows_in_tile: Tensor,  # int32 [rows]
     counts: Tensor,  # int32 [2]
     tiles: Tiles,
     *,
@@ -168,7 +168,7 @@ def paged_attention(
 ) -> Tensor:
     """-> [rows, heads, head_size] in the query's dtype; rows from counts[0] on are zero.
 
-    `groups`: (first item, items, first row, rows) of each launch; None for one launch of all. The
+    `groups`: (first work tile, work tiles, first row, rows) of each launch; None for one launch of all. The
     keys and values of the rows themselves must have been written (common/kernels/kv_write.py).
     """
     rows, heads, size = query.shape
@@ -178,11 +178,11 @@ def paged_attention(
     out = torch.empty((rows, heads, size), dtype=query.dtype, device=query.device)
     group = heads // kv_heads
     block_d = max(16, triton.next_power_of_2(size))
-    for first_item, count, first_row, row_count in groups or ((0, items.shape[0], 0, rows),):
-        lanes_shape = (count, kv_heads, tiles.block_m)
-        partial = torch.empty((*lanes_shape, size), dtype=torch.float32, device=query.device)
-        maximum = torch.empty(lanes_shape, dtype=torch.float32, device=query.device)
-        total = torch.empty(lanes_shape, dtype=torch.float32, device=query.device)
+    for first_tile, count, first_row, row_count in groups or ((0, work_tiles.shape[0], 0, rows),):
+        partial_shape = (count, kv_heads, tiles.block_m)
+        partial = torch.empty((*partial_shape, size), dtype=torch.float32, device=query.device)
+        maximum = torch.empty(partial_shape, dtype=torch.float32, device=query.device)
+        total = torch.empty(partial_shape, dtype=torch.float32, device=query.device)
         attend_splits_kernel[(kv_heads, count)](
             partial,
             maximum,
@@ -193,9 +193,9 @@ def paged_attention(
             keys,
             values,
             pages,
-            items,
+            work_tiles,
             counts,
-            first_item,
+            first_tile,
             scale,
             softcap or 0.0,
             window or 0,
@@ -204,7 +204,7 @@ def paged_attention(
             HEAD=size,
             PAGE_SIZE=page_size,
             SPLIT=split_keys,
-            FIELDS=ITEM_FIELDS,
+            FIELDS=TILE_FIELDS,
             HAS_SOFTCAP=softcap is not None,
             HAS_WINDOW=window is not None,
             BLOCK_M=tiles.block_m,
@@ -221,10 +221,10 @@ def paged_attention(
             maximum,
             total,
             positions,
-            row_items,
-            lanes,
+            row_tiles,
+            rows_in_tile,
             counts,
-            first_item,
+            first_tile,
             first_row,
             window or 0,
             KV_HEADS=kv_heads,

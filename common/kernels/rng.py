@@ -40,8 +40,10 @@ def id_words(
 ) -> tl.tensor:
     """One word per token id, uint32: word (id mod 4) of block id // 4."""
     x0, x1, x2, x3 = words(seed, position, token_id >> 2, purpose)
-    lane = token_id & 3
-    return tl.where(lane < 2, tl.where(lane == 0, x0, x1), tl.where(lane == 2, x2, x3))
+    row_in_tile = token_id & 3
+    return tl.where(
+        row_in_tile < 2, tl.where(row_in_tile == 0, x0, x1), tl.where(row_in_tile == 2, x2, x3)
+    )
 
 
 @triton.jit
@@ -72,7 +74,7 @@ def uniform(seed: tl.tensor, position: tl.tensor, purpose: tl.tensor) -> tl.tens
 def exponential(
     seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
 ) -> tl.tensor:
-    """float32 ~ Exp(1), one per (seed, position, token id). The id of the least e / p follows p."""
+    """float32 ~ Exp(1), one per (seed, position, token id). The id of the minimum of e / p follows p."""
     return _exponential_of(id_words(seed, position, token_id, purpose))
 
 

@@ -23,7 +23,7 @@ def rotate_write_kernel(
     cos_ptr,  # [rows, HEAD]
     sin_ptr,
     slots_ptr,  # int32 [rows]
-    counts_ptr,  # int32 [2]: rows that are real, items
+    counts_ptr,  # int32 [2]: rows that are real, work tiles
     rows,
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,

@@ -104,9 +104,9 @@ def row_product_kernel(
 
 
 @triton.jit
-def _add(total, x_ptrs, m, rows, inside, weight, RAGGED: tl.constexpr):
+def _add(total, x_ptrs, m, rows, inside, weight, PARTIAL: tl.constexpr):
     """total + x times weight, for one tile of 16 rows."""
-    if RAGGED:
+    if PARTIAL:
         x = tl.load(x_ptrs, mask=(m < rows)[:, None] & inside, other=0.0)
     else:
         x = tl.load(x_ptrs, mask=(m < rows)[:, None], other=0.0)

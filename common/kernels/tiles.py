@@ -1,6 +1,6 @@
 """How attention is cut up: tile and split sizes, by head size and dtype, never by batch.
 
-Knows sizes. Refuses to know kernels and tensors. Whatever is chosen here decides a row's bits, so
+Knows sizes. Does not know kernels and tensors. Whatever is selected here determines a row's bits, so
 nothing of it may depend on how many rows or sessions run together.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 SPLIT_KEYS = 512  # keys of one split; a multiple of every block_n
-ITEM_FIELDS = 5  # first page, first row, rows, first row's position, split
+TILE_FIELDS = 5  # first page, first row, rows, first row's position, split
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,14 @@ def choose_tiles(head_size: int, group: int, dtype: torch.dtype) -> Tiles:
     proposal with seven query heads per KV head fit in. float32 goes without matrix units. 32 keys a
     step: measured on an H200 against 64 and 128 with 64 sessions of 4,096 keys (docs/decisions.md).
     """
-    least = 1 << (group - 1).bit_length()
+    minimum = 1 << (group - 1).bit_length()
     if dtype == torch.float32:
-        return Tiles(max(16, least), 16 if head_size > 128 else 32, 4 if head_size <= 64 else 8, 1)
+        return Tiles(
+            max(16, minimum), 16 if head_size > 128 else 32, 4 if head_size <= 64 else 8, 1
+        )
     if head_size > 128:
-        return Tiles(max(64, least), 32, 8, 2)
-    return Tiles(max(64, least), 32, 4, 3)
+        return Tiles(max(64, minimum), 32, 8, 2)
+    return Tiles(max(64, minimum), 32, 4, 3)
 
 
 def rows_per_tile(tiles: Tiles, group: int) -> int:

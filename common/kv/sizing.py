@@ -52,15 +52,15 @@ def make_pool(
     wanted = max_sessions * -(-context // page_size)
     pages = min(wanted, budget // page_bytes)
     if pages * page_size < context:
-        least = page_size if shrink else context
-        needed = -(-least // page_size) * page_bytes
+        minimum = page_size if shrink else context
+        needed = -(-minimum // page_size) * page_bytes
         given = f"kv_memory_mib is {memory_mib}"
         if memory_mib is None:
             given = f"{budget >> 20} MiB of memory may be used for keys and values"
         if pages < 1 or not shrink:
             remedy = "" if shrink else " (or lower max_context_length)"
             raise ConfigError(
-                f"{given}; a context of {least} tokens needs {-(-needed >> 20)} MiB{remedy}"
+                f"{given}; a context of {minimum} tokens needs {-(-needed >> 20)} MiB{remedy}"
             )
         log.warning("%s: the context is %d tokens instead of %d", given, pages * page_size, context)
         context = pages * page_size

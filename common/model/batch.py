@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from common.kernels.tiles import ITEM_FIELDS
+from common.kernels.tiles import TILE_FIELDS
 from common.kv.pages import PageTable
 
 Ints = NDArray[np.int32]
@@ -33,34 +33,36 @@ class Chunk:
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """One batch. A tile holds consecutive rows of one chunk; an item is one split of one tile."""
+    """One batch. A tile holds consecutive rows of one chunk; a work tile is one split of one tile."""
 
     ids: Ints  # [rows]
     positions: Ints  # [rows]
     slots: Ints  # [rows], page * page_size + place in the page
-    row_items: Ints  # [rows], the item of the row's tile and split 0
-    lanes: Ints  # [rows], the row's place in its tile
-    items: Ints  # [items, ITEM_FIELDS], see common/kernels/tiles.py; a tile's splits in order
+    row_tiles: Ints  # [rows], the work tile of the row's tile and split 0
+    rows_in_tile: Ints  # [rows], the row's index in its tile
+    work_tiles: (
+        Ints  # [work tiles, TILE_FIELDS], see common/kernels/tiles.py; a tile's splits in order
+    )
     pages: Ints  # [pages], the chunks' pages one after another
     wanted: NDArray[np.int64]  # [sum of logit_rows], rows whose logits are asked for
-    tiles: Ints  # [tiles, 4]: first item, items, first row, rows
+    tiles: Ints  # [tiles, 4]: first work tile, work tiles, first row, rows
 
     @property
     def rows(self) -> int:
         return len(self.ids)
 
-    def groups(self, most_items: int) -> tuple[tuple[int, int, int, int], ...]:
-        """Consecutive tiles of at most `most_items` items (or one tile), for one launch each.
+    def groups(self, max_tiles: int) -> tuple[tuple[int, int, int, int], ...]:
+        """Consecutive tiles of at most `max_tiles` work tiles (or one tile), for one launch each.
 
-        As (first item, items, first row, rows).
+        As (first work tile, work tiles, first row, rows).
         """
         found: list[tuple[int, int, int, int]] = []
-        for first_item, items, first_row, rows in self.tiles.tolist():
-            if found and found[-1][1] + items <= most_items:
+        for first_tile, work_tiles, first_row, rows in self.tiles.tolist():
+            if found and found[-1][1] + work_tiles <= max_tiles:
                 begin = found[-1]
-                found[-1] = (begin[0], begin[1] + items, begin[2], begin[3] + rows)
+                found[-1] = (begin[0], begin[1] + work_tiles, begin[2], begin[3] + rows)
             else:
-                found.append((first_item, items, first_row, rows))
+                found.append((first_tile, work_tiles, first_row, rows))
         return tuple(found)
 
 
@@ -86,25 +88,25 @@ def flatten(chunks: Sequence[Chunk], page_size: int, tile_rows: int, split_keys:
     tile_rows_begin = np.repeat(first_rows, tiles) + tile * tile_rows
     tile_positions = np.repeat(begins, tiles) + tile * tile_rows
     splits = -(-(tile_positions + tile_counts) // split_keys)  # [tiles]
-    first_items = _starts(splits)
+    first_tiles = _starts(splits)
 
     columns = (np.repeat(first_pages, tiles), tile_rows_begin, tile_counts, tile_positions)
-    items = np.empty((int(splits.sum()), ITEM_FIELDS), dtype=np.int32)
+    work_tiles = np.empty((int(splits.sum()), TILE_FIELDS), dtype=np.int32)
     for field, column in enumerate(columns):
-        items[:, field] = np.repeat(column, splits)
-    items[:, -1] = _within(splits)
+        work_tiles[:, field] = np.repeat(column, splits)
+    work_tiles[:, -1] = _within(splits)
     wanted = np.array([chunk.logit_rows for chunk in chunks], dtype=np.int64)
     tokens = chain.from_iterable(chunk.tokens for chunk in chunks)
     return FlatBatch(
         ids=np.fromiter(tokens, dtype=np.int32, count=len(within)),
         positions=positions.astype(np.int32),
         slots=(page * page_size + positions % page_size).astype(np.int32),
-        row_items=np.repeat(first_items, tile_counts).astype(np.int32),
-        lanes=(within % tile_rows).astype(np.int32),
-        items=items,
+        row_tiles=np.repeat(first_tiles, tile_counts).astype(np.int32),
+        rows_in_tile=(within % tile_rows).astype(np.int32),
+        work_tiles=work_tiles,
         pages=pages,
         wanted=np.repeat(first_rows + counts - wanted, wanted) + _within(wanted),
-        tiles=np.stack([first_items, splits, tile_rows_begin, tile_counts], 1).astype(np.int32),
+        tiles=np.stack([first_tiles, splits, tile_rows_begin, tile_counts], 1).astype(np.int32),
     )
 
 

@@ -17,7 +17,7 @@ from common.device.runtime import Runtime
 from common.kernels.kv_write import write_kv
 from common.kernels.paged_attention import paged_attention
 from common.kernels.rotate_write import rotate_write
-from common.kernels.tiles import ITEM_FIELDS, Tiles, choose_tiles, rows_per_tile
+from common.kernels.tiles import TILE_FIELDS, Tiles, choose_tiles, rows_per_tile
 from common.kv.store import KVStore, LayerShape
 from common.model.batch import FlatBatch, Ints
 
@@ -35,7 +35,7 @@ class PagedLayer:
 
     @property
     def partial_bytes(self) -> int:
-        """Of the results of one item."""
+        """Of the results of one work tile."""
         return 4 * self.shape.kv_heads * self.tiles.block_m * (self.shape.head_size + 2)
 
 
@@ -52,7 +52,7 @@ class PagedLayers:
         ]
         self.tile_rows = min(rows_per_tile(layer.tiles, layer.group) for layer in self.layers)
         largest = max(layer.partial_bytes for layer in self.layers)
-        self.most_items = max(1, PARTIAL_BYTES // largest)  # of one launch
+        self.max_tiles = max(1, PARTIAL_BYTES // largest)  # of one launch
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class PagedBatch:
     ids: Tensor  # int32 [rows]
     positions: Tensor  # int32 [rows]
     slots: Tensor  # int32 [rows]
-    row_items: Tensor  # int32 [rows]
-    lanes: Tensor  # int32 [rows]
+    row_tiles: Tensor  # int32 [rows]
+    rows_in_tile: Tensor  # int32 [rows]
     wanted: Tensor  # int [wanted]: rows whose logits are asked for, row 0 where it pads a step
-    items: Tensor  # int32 [items, ITEM_FIELDS]
+    work_tiles: Tensor  # int32 [work tiles, TILE_FIELDS]
     pages: Tensor  # int32 [pages]
-    counts: Tensor  # int32 [2]: rows, items that are real
+    counts: Tensor  # int32 [2]: rows, work tiles that are real
     groups: tuple[tuple[int, int, int, int], ...] | None  # launches; None is one of all
 
     def attend(
@@ -119,10 +119,10 @@ class PagedBatch:
             keys,
             values,
             self.pages,
-            self.items,
+            self.work_tiles,
             self.positions,
-            self.row_items,
-            self.lanes,
+            self.row_tiles,
+            self.rows_in_tile,
             self.counts,
             self.layers.layers[layer].tiles,
             scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -144,20 +144,20 @@ def place(rows: FlatBatch, store: KVStore, layers: PagedLayers, device: torch.de
         ids=there(rows.ids),
         positions=there(rows.positions),
         slots=there(rows.slots),
-        row_items=there(rows.row_items),
-        lanes=there(rows.lanes),
+        row_tiles=there(rows.row_tiles),
+        rows_in_tile=there(rows.rows_in_tile),
         wanted=torch.from_numpy(rows.wanted).to(device),
-        items=there(rows.items),
+        work_tiles=there(rows.work_tiles),
         pages=there(rows.pages),
-        counts=there(np.array([rows.rows, len(rows.items)], dtype=np.int32)),
-        groups=rows.groups(layers.most_items),
+        counts=there(np.array([rows.rows, len(rows.work_tiles)], dtype=np.int32)),
+        groups=rows.groups(layers.max_tiles),
     )
 
 
 class StepBuffers:
-    """Room for one batch at fixed addresses, so that a recorded step can be replayed on another.
+    """Buffers for one batch at fixed addresses, so that a CUDA graph can be replayed on another.
 
-    `most_rows`, `most_items`: the largest batch; every page of the store has one owner, so a
+    `most_rows`, `max_tiles`: the largest batch; every page of the store has one owner, so a
     batch's page lists are never longer than the store.
     """
 
@@ -166,20 +166,20 @@ class StepBuffers:
         store: KVStore,
         layers: PagedLayers,
         most_rows: int,
-        most_items: int,
+        max_tiles: int,
         device: torch.device,
         runtime: Runtime,
     ) -> None:
         self._store, self._layers = store, layers
-        sizes = (2 + _FIELDS * most_rows, most_items * ITEM_FIELDS, store.num_pages)
+        sizes = (2 + _FIELDS * most_rows, max_tiles * TILE_FIELDS, store.num_pages)
         pinned = runtime.pinned
         self._host = [torch.zeros(n, dtype=torch.int32, pin_memory=pinned) for n in sizes]
         self._device = [torch.zeros(n, dtype=torch.int32, device=device) for n in sizes]
         self._most_rows = most_rows
         self._copied = runtime.mark()
 
-    def view(self, rows: int, items: int) -> PagedBatch:
-        """The first `rows` rows and `items` items of the room, as a batch."""
+    def view(self, rows: int, work_tiles: int) -> PagedBatch:
+        """The first `rows` rows and `work_tiles` work tiles of the buffers, as a batch."""
         head, flat, pages = self._device
         fields = head[2:].view(_FIELDS, self._most_rows)[:, :rows]  # [_FIELDS, rows]
         return PagedBatch(
@@ -188,10 +188,10 @@ class StepBuffers:
             ids=fields[0],
             positions=fields[1],
             slots=fields[2],
-            row_items=fields[3],
-            lanes=fields[4],
+            row_tiles=fields[3],
+            rows_in_tile=fields[4],
             wanted=fields[5],
-            items=flat[: items * ITEM_FIELDS].view(items, ITEM_FIELDS),
+            work_tiles=flat[: work_tiles * TILE_FIELDS].view(work_tiles, TILE_FIELDS),
             pages=pages,
             counts=head[:2],
             groups=None,
@@ -201,16 +201,16 @@ class StepBuffers:
         """Copy a batch in. Rows beyond it keep old ids and positions; `counts` rules them out."""
         self._copied.wait()  # the last copy has left the host's side
         head, flat, pages = (tensor.numpy() for tensor in self._host)
-        head[0], head[1] = rows.rows, len(rows.items)
+        head[0], head[1] = rows.rows, len(rows.work_tiles)
         fields = head[2:].reshape(_FIELDS, self._most_rows)
-        columns = (rows.ids, rows.positions, rows.slots, rows.row_items, rows.lanes)
+        columns = (rows.ids, rows.positions, rows.slots, rows.row_tiles, rows.rows_in_tile)
         for field, column in enumerate(columns):
             fields[field, : rows.rows] = column
         fields[_FIELDS - 1] = 0  # what was wanted before may be no row of this size
         fields[_FIELDS - 1, : len(rows.wanted)] = rows.wanted
-        flat[: rows.items.size] = rows.items.ravel()
+        flat[: rows.work_tiles.size] = rows.work_tiles.ravel()
         pages[: len(rows.pages)] = rows.pages
-        used = (len(head), rows.items.size, len(rows.pages))
+        used = (len(head), rows.work_tiles.size, len(rows.pages))
         for host, there, count in zip(self._host, self._device, used, strict=True):
             there[:count].copy_(host[:count], non_blocking=True)
         self._copied.record()

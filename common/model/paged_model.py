@@ -185,10 +185,12 @@ class PagedModel:
 
         assert self._store is not None
         splits = -(-most_context // SPLIT_KEYS)
-        sizes = step_sizes(most_rows, splits, self._paged.most_items)
+        sizes = step_sizes(most_rows, splits, self._paged.max_tiles)
         sizes = sizes[-1:] if largest_only else sizes
-        items = max(size.items for size in sizes)
-        buffers = StepBuffers(self._store, self._paged, most_rows, items, self.device, self.runtime)
+        work_tiles = max(size.work_tiles for size in sizes)
+        buffers = StepBuffers(
+            self._store, self._paged, most_rows, work_tiles, self.device, self.runtime
+        )
         logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
         graphs = StepGraphs(self._run_paged, buffers, sizes, logits, self.runtime)
         with torch.inference_mode():
@@ -221,7 +223,7 @@ class PagedModel:
             if (size := self._graphs.find(rows)) is not None:
                 return self._graphs.replay(size, rows)
             if not self.eager_passes:
-                counts = (rows.rows, len(rows.items))
+                counts = (rows.rows, len(rows.work_tiles))
                 log.warning("%d rows in %d work tiles fit no CUDA graph; reported once", *counts)
             self.eager_passes += 1
         return self._run_paged(place(rows, self._store, self._paged, self.device))

@@ -18,30 +18,30 @@ from common.model.batch import FlatBatch
 from common.model.device_batch import PagedBatch, StepBuffers
 
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-ITEMS_PER_ROW = (1, 4, 16, 64)  # context splits; a recorded step has one of these times its rows
+TILES_PER_ROW = (1, 4, 16, 64)  # context splits; a graph has one of these times its rows
 
 Progress = Callable[[int, int], None]  # steps recorded, of how many
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """A recorded step runs any batch of at most so many rows and items."""
+    """A graph runs any batch of at most this many rows and work tiles."""
 
     rows: int
-    items: int
+    work_tiles: int
 
 
-def step_sizes(most_rows: int, most_splits: int, most_items: int) -> list[StepSize]:
+def step_sizes(most_rows: int, most_splits: int, max_tiles: int) -> list[StepSize]:
     """The sizes to record for up to `most_rows` rows with up to `most_splits` splits each.
 
-    Sizes of more than `most_items` items are left out: their split results would not fit.
+    Sizes of more than `max_tiles` work tiles are left out: their split results would not fit.
     """
     rows = [size for size in ROW_LADDER if size < most_rows]
     rows.append(most_rows)
     found = []
     for count in rows:
-        for factor in ITEMS_PER_ROW:
-            if count * factor <= most_items:
+        for factor in TILES_PER_ROW:
+            if count * factor <= max_tiles:
                 found.append(StepSize(count, count * factor))
             if factor >= most_splits:
                 break
@@ -64,13 +64,13 @@ class StepGraphs:
     ) -> None:
         self._run, self._buffers, self._logits = run, buffers, logits
         self._runtime = runtime
-        self.sizes = sorted(sizes, key=lambda size: (size.rows, size.items))
+        self.sizes = sorted(sizes, key=lambda size: (size.rows, size.work_tiles))
         self._steps: dict[StepSize, Callable[[], None]] = {}
 
     def record(self, progress: Progress | None = None) -> None:
         """Record all sizes, the largest first, so that the smaller ones fit into its memory."""
         for done, size in enumerate(reversed(self.sizes)):
-            batch = self._buffers.view(size.rows, size.items)
+            batch = self._buffers.view(size.rows, size.work_tiles)
             self._steps[size] = self._runtime.record(partial(self._step, batch))
             if progress is not None:
                 progress(done + 1, len(self.sizes))
@@ -78,7 +78,7 @@ class StepGraphs:
     def find(self, rows: FlatBatch) -> StepSize | None:
         """The smallest recorded step that holds the batch, or None."""
         for size in self.sizes:
-            if size.rows >= rows.rows and size.items >= len(rows.items):
+            if size.rows >= rows.rows and size.work_tiles >= len(rows.work_tiles):
                 return size
         return None
 

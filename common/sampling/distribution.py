@@ -85,9 +85,9 @@ def probabilities(
     keeps x if its probability is at least min_p times the maximum's.
     """
     scores = logits / temperature[:, None]  # [rows, vocab], ours to write
-    _drop_below(scores, *_least_of_top_k(scores, top_k))
-    _drop_below(scores, *_least_of_top_p(scores, top_p))
-    _drop_below(scores, *_least_of_min_p(scores, min_p))
+    _drop_below(scores, *_minimum_of_top_k(scores, top_k))
+    _drop_below(scores, *_minimum_of_top_p(scores, top_p))
+    _drop_below(scores, *_minimum_of_min_p(scores, min_p))
     return scores.softmax(dim=-1)
 
 
@@ -109,22 +109,22 @@ def sample(
         ids = torch.arange(width, device=weights.device)
     possible = weights.amax(dim=0) > 0  # the others are never sampled
     if 2 * int(possible.sum()) > width:  # picking columns out costs more than their numbers
-        return _least(exponential(seed, position, ids, purpose).div_(weights))
+        return _minimum(exponential(seed, position, ids, purpose).div_(weights))
     columns = possible.nonzero().squeeze(1)
     noise = exponential(seed, position, ids[..., columns], purpose)
-    return columns[_least(noise.div_(weights.index_select(1, columns)))]
+    return columns[_minimum(noise.div_(weights.index_select(1, columns)))]
 
 
-def _least(values: Tensor) -> Tensor:
+def _minimum(values: Tensor) -> Tensor:
     """int64 [rows]: where each row's first minimum is. A third of argmin's time on a CPU."""
     return values.min(dim=-1).indices
 
 
-def _drop_below(scores: Tensor, rows: Tensor, least: Tensor) -> None:
-    """In place: values of `rows` (int64 [n]) below `least` (float32 [n]) can't come."""
+def _drop_below(scores: Tensor, rows: Tensor, minimum: Tensor) -> None:
+    """In place: values of `rows` (int64 [n]) below `minimum` (float32 [n]) can't come."""
     if len(rows):
         some = _rows(scores, rows)
-        some.masked_fill_(some < least[:, None], NEVER)
+        some.masked_fill_(some < minimum[:, None], NEVER)
         if some is not scores:
             scores.index_copy_(0, rows, some)
 
@@ -134,7 +134,7 @@ def _rows(scores: Tensor, rows: Tensor) -> Tensor:
     return scores if len(rows) == len(scores) else scores.index_select(0, rows)
 
 
-def _least_of_top_k(scores: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
+def _minimum_of_top_k(scores: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows top-k concerns, and the least value it keeps there."""
     rows = (top_k < scores.shape[-1]).nonzero().squeeze(1)
     if not len(rows):
@@ -144,10 +144,10 @@ def _least_of_top_k(scores: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
     return rows, largest.gather(1, kept[:, None] - 1).squeeze(1)
 
 
-def _least_of_top_p(scores: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+def _minimum_of_top_p(scores: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows top-p concerns (Holtzman et al., 2020, arXiv:1904.09751), and what it keeps."""
     rows = (top_p < 1).nonzero().squeeze(1)
-    least = scores.new_empty(len(rows))
+    minimum = scores.new_empty(len(rows))
     vocab = scores.shape[-1]
     open_ = torch.arange(len(rows), device=rows.device)  # places in `rows` without an answer yet
     width = LIKELIEST
@@ -161,13 +161,13 @@ def _least_of_top_p(scores: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
         last = (mass < top_p[rows[open_], None]).sum(dim=-1)  # [open], place of the last one kept
         found = (last < width) | (width == vocab)
         last = last.clamp(max=width - 1)
-        least[open_[found]] = largest.gather(1, last[:, None]).squeeze(1)[found]
+        minimum[open_[found]] = largest.gather(1, last[:, None]).squeeze(1)[found]
         open_ = open_[~found]
         width *= 16
-    return rows, least
+    return rows, minimum
 
 
-def _least_of_min_p(scores: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
+def _minimum_of_min_p(scores: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows min-p concerns, and the least value it keeps there."""
     rows = (min_p > 0).nonzero().squeeze(1)
     if not len(rows):

@@ -1,23 +1,35 @@
 """Which acceptance rule goes with which sampling parameters; both services ask here.
 
-Knows rules and parameters. Refuses to know bridges (whether there is a q) and how a rule decides.
+Knows rules and parameters. Does not know bridges (whether there is a q) and how a rule is computed
+(verifier/acceptance/rules.py, verifier/kernels/).
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 
 from common.errors import UnfitRule
 from common.sampling.parameters import SamplingParams
 
 
-class AcceptanceRule(Enum):
-    """How draft tokens are accepted; every rule is lossless."""
+class AcceptanceRule(IntEnum):
+    """How draft tokens are accepted; every rule is lossless. The numbers are those in tensors.
 
-    GREEDY = "greedy"  # accept while the draft token is p's argmax
-    TARGET_ONLY = "target_only"  # accept x with probability p(x)
-    REJECTION = "rejection"  # accept x with probability min(1, p(x) / q(x))
-    COUPLED = "coupled"  # accept while the draft token is the one that the seed samples from p
+    Flags, messages and metrics use the label, which `AcceptanceRule("coupled")` reads.
+    """
+
+    GREEDY = 0  # accept while the draft token is p's argmax
+    TARGET_ONLY = 1  # accept x with probability p(x)
+    REJECTION = 2  # accept x with probability min(1, p(x) / q(x))
+    COUPLED = 3  # accept while the draft token is the one that the seed samples from p
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def _missing_(cls, value: object) -> AcceptanceRule | None:
+        return next((rule for rule in cls if rule.label == value), None)
 
 
 def default_rule(sampling: SamplingParams) -> AcceptanceRule:
@@ -28,7 +40,7 @@ def default_rule(sampling: SamplingParams) -> AcceptanceRule:
 
 
 def check_rule(field: str, rule: AcceptanceRule, sampling: SamplingParams) -> None:
-    """Raise UnfitRule, naming `field`, if the rule would not give the distribution asked for.
+    """Raise UnfitRule, naming `field`, if the rule would not give the requested distribution.
 
     Greedy ignores a temperature, every other rule needs one, and coupled needs the seed by which
     both sides sample the same.
@@ -36,6 +48,6 @@ def check_rule(field: str, rule: AcceptanceRule, sampling: SamplingParams) -> No
     if sampling.greedy != (rule is AcceptanceRule.GREEDY):
         temperature = sampling.temperature or 0
         limit = "greedy" if sampling.greedy else "target_only, rejection or coupled"
-        raise UnfitRule(field, rule.value, f"{limit} at temperature {temperature:g}")
+        raise UnfitRule(field, rule.label, f"{limit} at temperature {temperature:g}")
     if rule is AcceptanceRule.COUPLED and sampling.seed is None:
-        raise UnfitRule(field, rule.value, "target_only or rejection without a seed")
+        raise UnfitRule(field, rule.label, "target_only or rejection without a seed")

@@ -60,7 +60,7 @@ def _sizes(name: str, help: str, **labels: tuple[str, ...]) -> Metric:
 MAX_POSITION = 16  # draft tokens further back are counted together
 ENGINE = ("target", "draft")
 STATE = ("used", "free")
-RULE = tuple(rule.value for rule in AcceptanceRule)
+RULE = tuple(rule.label for rule in AcceptanceRule)
 FINISH_REASON = tuple(reason.value for reason in FinishReason)
 BRIDGE = (BridgeMode.TEXT.value, BridgeMode.INTERSECTION.value, NONE)
 POSITION = (*(str(place + 1) for place in range(MAX_POSITION)), OTHER)

@@ -114,7 +114,7 @@ def _rule(
         return AcceptanceRule.REJECTION if unbound else rule
     check_rule("acceptance_rule", requested, sampling)
     if requested is AcceptanceRule.REJECTION and without_q is not None:
-        raise UnfitRule("acceptance_rule", requested.value, f"target_only or coupled: {without_q}")
+        raise UnfitRule("acceptance_rule", requested.label, f"target_only or coupled: {without_q}")
     return requested
 
 

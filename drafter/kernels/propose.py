@@ -66,7 +66,7 @@ def propose(
 ):
     """One program per row. Over LIMIT equal logits at the edge: the argmax alone.
 
-    Of a row without a distribution, which `tops` tell, some id that exists and a q that means
+    Of a row with invalid logits, which `tops` shows, some id that exists and a q that means
     nothing.
     """
     row = tl.program_id(0)
@@ -82,7 +82,7 @@ def propose(
         keep_k = tl.load(top_k + row)
         keep_k = tl.where(keep_k < width, tl.minimum(keep_k, _MOST), keep_k)
         keep_p = tl.load(top_p + row)
-        least = tl.load(min_p + row)
+        minimum = tl.load(min_p + row)
         part = tl.arange(0, PARTS)
         _top, all_tops = row_top(tops, row, chunks, chunks, PARTS)
         part_sums = tl.load(sums + row * chunks + part, mask=part < chunks, other=0.0)
@@ -120,12 +120,12 @@ def propose(
             x = tl.load(values + row * LIMIT + at_candidate, mask=inside, other=float("-inf"))
             some = tl.load(ids + row * LIMIT + at_candidate, mask=inside, other=0)
             share = tl.exp2((x - top) * scale)
-            kept = inside & (x >= cut) & (share >= least)
+            kept = inside & (x >= cut) & (share >= minimum)
             over = kept & (x > edge)
             tied = kept & (x == edge)
-            room = N - tl.sum(over.to(tl.int32), 0)
+            free = N - tl.sum(over.to(tl.int32), 0)
             # Candidates ascend by id, so that the first of equal ones are the lowest ids.
-            kept = over | (tied & (tl.cumsum(tied.to(tl.int32), 0) <= room))
+            kept = over | (tied & (tl.cumsum(tied.to(tl.int32), 0) <= free))
             number = tl.sum(kept.to(tl.int32), 0)
             total = tl.sum(tl.where(kept, share, 0.0), 0)
             target = some

@@ -14,7 +14,7 @@ import torch
 from bench.device import __main__ as device
 from bench.device.budget import Budget
 from bench.device.pair.folders import IDS, make_folder
-from bench.device.pair.script import Script, expected_length, stands
+from bench.device.pair.script import Script, accepted, expected_length
 from bench.device.parts import acceptance as device_kernels
 from bench.device.parts import drafts as device_drafts
 from bench.device.parts.steps import SHAPES, SMALL, Steps
@@ -104,7 +104,7 @@ def test_a_folder_has_as_many_ids_as_the_published_tokenizer(tmp_path: Path) -> 
 def test_what_is_asked_is_told_at_the_copy_bandwidth_too() -> None:
     row = {"kernel": "greedy", "rows": 512, "vocab": 151_936, "us": 10, "reads": 1.1}
     row |= {"torch_us": 90, "share_of_copy": 0.8}
-    told = summary({**ABOUT, "stages": {"decisions": {"decisions": [row], "left_out": []}}})
+    told = summary({**ABOUT, "stages": {"acceptance": {"acceptance": [row], "left_out": []}}})
     line = next(line for line in told if "the same, at the copy bandwidth" in line)
     assert line.split()[-2:] == ["1.25", "yes"]
 
@@ -140,9 +140,9 @@ def test_a_stage_that_fails_is_told_and_the_others_run(
 
 
 def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path) -> None:
-    sampled = stands(3, 4000, 0.6)
-    assert sampled[:50] == stands(3, 50, 0.6)
-    assert sampled != stands(4, 4000, 0.6)
+    sampled = accepted(3, 4000, 0.6)
+    assert sampled[:50] == accepted(3, 50, 0.6)
+    assert sampled != accepted(4, 4000, 0.6)
     assert abs(sum(sampled) / len(sampled) - 0.6) < 0.03
     assert expected_length(0.6, 3) == pytest.approx(1 + 0.6 + 0.36 + 0.216)
     path = tmp_path / "script.json"
@@ -154,6 +154,6 @@ def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path
     script.refresh()
     for place, right in zip(range(1, len(truth)), truth[1:], strict=True):
         found = script.token(truth[:place], 0)
-        assert found == (right if stands(5, len(truth), 0.5)[place] else (right + 1) % IDS)
+        assert found == (right if accepted(5, len(truth), 0.5)[place] else (right + 1) % IDS)
     assert script.token(truth, 9) == 9
     assert script.token([6, 1], 9) == 9

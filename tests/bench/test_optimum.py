@@ -19,8 +19,9 @@ from bench.acceptance.optimum_rows import Meeting, Rounds, Row
 from bench.support.target_prompts import TargetPrompt
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
+from common.sampling.rules import AcceptanceRule
 from tests.support.fake_pairs import CONTEXT, PROMPTS, draft_model, files, known, target_model
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
+from verifier.acceptance.batch import AcceptanceOutput, SamplingBatch
 from verifier.acceptance.rules import accept
 
 TRIALS = 800
@@ -76,9 +77,12 @@ def test_a_rule_that_accepts_otherwise_is_told(
 
     monkeypatch.setattr(optimum, "accept", unnormalised)
     some = [row for row in rows if row.position == 0]
-    meetings = [meeting_of(row, Rule.REJECTION) for row in some]
-    got = [optimum.measured(Rule.REJECTION, each, TRIALS, i) for i, each in enumerate(meetings)]
-    must = [expected(Rule.REJECTION, each.p, each.q) for each in meetings]
+    meetings = [meeting_of(row, AcceptanceRule.REJECTION) for row in some]
+    got = [
+        optimum.measured(AcceptanceRule.REJECTION, each, TRIALS, i)
+        for i, each in enumerate(meetings)
+    ]
+    must = [expected(AcceptanceRule.REJECTION, each.p, each.q) for each in meetings]
     off = sum(got) / sum(must) - 1
     assert off > 0.01
 
@@ -91,17 +95,21 @@ def test_the_theory_is_what_its_definition_says(seed: int) -> None:
     p, q = p / p.sum(), q / q.sum()
     both = [x for x in range(7) if p[x] > 0 and q[x] > 0]
     by_id = [1 / sum(max(float(p[y] / p[x]), float(q[y] / q[x])) for y in range(7)) for x in both]
-    assert expected(Rule.COUPLED, p, q) == pytest.approx(sum(by_id))
-    assert expected(Rule.REJECTION, p, q) == pytest.approx(sum(map(min, p.tolist(), q.tolist())))
-    assert expected(Rule.TARGET_ONLY, p, q) == pytest.approx(float(p @ q))
+    assert expected(AcceptanceRule.COUPLED, p, q) == pytest.approx(sum(by_id))
+    assert expected(AcceptanceRule.REJECTION, p, q) == pytest.approx(
+        sum(map(min, p.tolist(), q.tolist()))
+    )
+    assert expected(AcceptanceRule.TARGET_ONLY, p, q) == pytest.approx(float(p @ q))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_distributions_that_agree_or_exclude_each_other(rule: Rule) -> None:
+def test_distributions_that_agree_or_exclude_each_other(rule: AcceptanceRule) -> None:
     p = torch.tensor([0.5, 0.25, 0.25, 0.0])
-    assert expected(rule, p, p) == pytest.approx(0.375 if rule == Rule.TARGET_ONLY else 1.0)
+    assert expected(rule, p, p) == pytest.approx(
+        0.375 if rule == AcceptanceRule.TARGET_ONLY else 1.0
+    )
     same, never = Meeting(p, p), Meeting(p, torch.tensor([0.0, 0.0, 0.0, 1.0]))
-    if rule != Rule.TARGET_ONLY:
+    if rule != AcceptanceRule.TARGET_ONLY:
         assert optimum.measured(rule, same, 300, 0) == 1.0
     assert expected(rule, never.p, never.q) == 0.0
     assert optimum.measured(rule, never, 300, 0) == 0.0

@@ -9,13 +9,14 @@ from rich.console import Console
 
 from bench.speed.sampling_cost import DRAFTS, Row, calls_for, measure, rows_of, shown
 from common.model.paged_model import PagedModel
+from common.sampling.rules import AcceptanceRule
 from tests.support.fake_models import random_model
-from verifier.acceptance.batch import AcceptanceOutput, Rule
+from verifier.acceptance.batch import AcceptanceOutput
 
 
 def test_every_draft_stands_where_the_dearest_case_is_meant() -> None:
     calls = calls_for(PagedModel(random_model("llama")), sessions=3, context=9)
-    for rule in (Rule.REJECTION, Rule.COUPLED):
+    for rule in (AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
         made = calls[rule.name]()
         assert isinstance(made, AcceptanceOutput)
         assert made.accepted_lengths.tolist() == [DRAFTS] * 3

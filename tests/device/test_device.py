@@ -32,7 +32,7 @@ def test_a_pass_has_more_rows_on_a_gpu_unless_somebody_says_how_many() -> None:
     cpu, gpu = choose_device("cpu", "auto", []), choose_device("auto", "auto", [H200])
     assert (cpu.batch_rows(None), gpu.batch_rows(None)) == (128, 512)
     assert gpu.batch_rows(96) == 96
-    assert cpu.batch_rows(None, least=201) == 201, "a proposal runs in one pass"
+    assert cpu.batch_rows(None, minimum=201) == 201, "a proposal runs in one pass"
 
 
 def test_auto_takes_a_gpu_where_there_is_one() -> None:

@@ -16,7 +16,7 @@ from common.kernels.paged_attention import attend_splits_kernel
 from common.kernels.rotate_write import rotate_write_kernel
 from common.kernels.row_product import BLOCK_M, product_tiles, row_product_kernel
 from common.kernels.rows import GATE_BLOCK, add_norm_kernel, silu_gate_kernel
-from common.kernels.tiles import ITEM_FIELDS, SPLIT_KEYS, choose_tiles
+from common.kernels.tiles import SPLIT_KEYS, TILE_FIELDS, choose_tiles
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
@@ -72,9 +72,9 @@ def _attend(head: int, dtype: torch.dtype, group: int, window: bool, softcap: bo
         "keys_ptr": kind,
         "values_ptr": kind,
         "pages_ptr": "*i32",
-        "items_ptr": "*i32",
+        "work_tiles_ptr": "*i32",
         "counts_ptr": "*i32",
-        "first_item": "i32",
+        "first_tile": "i32",
         "scale": "fp32",
         "softcap": "fp32",
         "window": "i32",
@@ -89,7 +89,7 @@ def _attend(head: int, dtype: torch.dtype, group: int, window: bool, softcap: bo
             "HEAD": head,
             "PAGE_SIZE": 16,
             "SPLIT": SPLIT_KEYS,
-            "FIELDS": ITEM_FIELDS,
+            "FIELDS": TILE_FIELDS,
             "HAS_SOFTCAP": softcap,
             "HAS_WINDOW": window,
             "BLOCK_M": tiles.block_m,
@@ -110,10 +110,10 @@ def _merge(head: int, dtype: torch.dtype, window: bool) -> Variant:
         "maximum_ptr": "*fp32",
         "total_ptr": "*fp32",
         "positions_ptr": "*i32",
-        "row_items_ptr": "*i32",
-        "lanes_ptr": "*i32",
+        "row_tiles_ptr": "*i32",
+        "rows_in_tile_ptr": "*i32",
         "counts_ptr": "*i32",
-        "first_item": "i32",
+        "first_tile": "i32",
         "first_row": "i32",
         "window": "i32",
     }

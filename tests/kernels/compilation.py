@@ -26,12 +26,12 @@ from drafter.kernels import propose
 from drafter.kernels.draft_rows import Q_WIDTH
 from tests.kernels.common_variants import variants
 from verifier.kernels import accept as accept
-from verifier.kernels import accept_drafts as settle
+from verifier.kernels import accept_drafts as accept_drafts
 from verifier.kernels import flat_rows as flat
 from verifier.kernels import mask_logits as adjust
-from verifier.kernels import reduce as finish
+from verifier.kernels import reduce as reduce_sessions
 from verifier.kernels import sample as sample
-from verifier.kernels import select_candidates as narrow
+from verifier.kernels import select_candidates as select_candidates
 from verifier.kernels import sessions
 
 
@@ -70,7 +70,7 @@ PAIRS = {
 SETTLED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
     "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
-    "decisions": "*i64", "few": "*i32", "many": "*i32", "sampled": "*i32", "flat": "*i32",
+    "acceptance": "*i64", "few": "*i32", "many": "*i32", "sampled": "*i32", "flat": "*i32",
     "intervals": "*i32", "over_under": "*fp32", "edges": "*i32", "masses": "*fp32",
     "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
 }  # fmt: skip
@@ -112,7 +112,7 @@ def _probe(shift: int, level: int, flags: bool) -> dict[str, Any]:
     return {**fixed, "HAS_MASK": flags, "HAS_PAIRS": flags}
 
 
-def _settle(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
+def _accept_drafts(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str, Any]:
     fixed = {"LEVELS": _levels(shift), "CHUNKS": 32, "SHIFT": shift}
     return {**FILTER, **fixed, "WHOLE": whole, **flags}
 
@@ -135,26 +135,78 @@ CASES = [
     Case("scan", scan.scan_rows, DECISION, _scan(False, False), WIDE, scan.WARPS),
     Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
     Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),
-    Case("spread", sessions.spread, {**DECISION, "offsets": "*i64", "rows": "i32"}),
-    Case("punch", adjust.punch, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
+    Case(
+        "expand_sessions", sessions.expand_sessions, {**DECISION, "offsets": "*i64", "rows": "i32"}
+    ),
+    Case("mask_logits", adjust.mask_logits, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
     Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
-    Case("narrow", narrow.narrow, DECISION, _narrow(16, False, False), WIDE, accept.NARROW_WARPS),
-    Case("narrow, all", narrow.narrow, FP32, _narrow(0, True, True), WIDE, accept.NARROW_WARPS),
     Case(
-        "settle", settle.settle, DECISION, _settle(16, False, PLAIN), WIDE, accept.SETTLE_WARPS, 128
+        "select_candidates",
+        select_candidates.select_candidates,
+        DECISION,
+        _narrow(16, False, False),
+        WIDE,
+        accept.SELECT_WARPS,
     ),
     Case(
-        "settle, all", settle.settle, FP32, _settle(0, False, ALL), WIDE, accept.SETTLE_WARPS, 128
+        "narrow, all",
+        select_candidates.select_candidates,
+        FP32,
+        _narrow(0, True, True),
+        WIDE,
+        accept.SELECT_WARPS,
     ),
-    Case("whole", settle.settle, DECISION, _settle(16, True, PLAIN), WIDE, accept.WHOLE_WARPS, 128),
-    Case("whole, all", settle.settle, FP32, _settle(0, True, ALL), WIDE, accept.WHOLE_WARPS, 128),
+    Case(
+        "accept_drafts",
+        accept_drafts.accept_drafts,
+        DECISION,
+        _accept_drafts(16, False, PLAIN),
+        WIDE,
+        accept.ACCEPT_WARPS,
+        128,
+    ),
+    Case(
+        "settle, all",
+        accept_drafts.accept_drafts,
+        FP32,
+        _accept_drafts(0, False, ALL),
+        WIDE,
+        accept.ACCEPT_WARPS,
+        128,
+    ),
+    Case(
+        "whole",
+        accept_drafts.accept_drafts,
+        DECISION,
+        _accept_drafts(16, True, PLAIN),
+        WIDE,
+        accept.WHOLE_WARPS,
+        128,
+    ),
+    Case(
+        "whole, all",
+        accept_drafts.accept_drafts,
+        FP32,
+        _accept_drafts(0, True, ALL),
+        WIDE,
+        accept.WHOLE_WARPS,
+        128,
+    ),
     Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, accept.PROBE_WARPS),
     Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
     Case("sample", sample.sample, DECISION, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
     Case("sample, all", sample.sample, FP32, _sample(ALL), WIDE, accept.SAMPLE_WARPS, 128),
-    Case("finish, greedy", finish.finish_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
+    Case(
+        "finish, greedy", reduce_sessions.reduce_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE
+    ),
     Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
-    Case("finish", finish.finish, DECISION, {"PARTS": 64, "LIMIT": candidates.LIMIT}, warps=1),
+    Case(
+        "reduce_sessions",
+        reduce_sessions.reduce_sessions,
+        DECISION,
+        {"PARTS": 64, "LIMIT": candidates.LIMIT},
+        warps=1,
+    ),
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),
     Case("propose, all", propose.propose, STEPS, _propose(0, True), WIDE, 16, 128),
     Case("propose, coupled", propose.propose, STEPS, _propose(16, True, 256), WIDE, 16, 128),
@@ -164,15 +216,38 @@ for name, flags in (
     ("processed", ADJUSTED),
 ):  # beside greedy; sessions with changes
     shift = 16 if flags is TARGET_ONLY else 0
-    made = _settle(shift, False, flags), _settle(shift, True, flags), _sample(flags)
+    made = _accept_drafts(shift, False, flags), _accept_drafts(shift, True, flags), _sample(flags)
     CASES += [
-        Case(f"settle, {name}", settle.settle, DECISION, made[0], WIDE, accept.SETTLE_WARPS, 128),
-        Case(f"whole, {name}", settle.settle, DECISION, made[1], WIDE, accept.WHOLE_WARPS, 128),
+        Case(
+            f"settle, {name}",
+            accept_drafts.accept_drafts,
+            DECISION,
+            made[0],
+            WIDE,
+            accept.ACCEPT_WARPS,
+            128,
+        ),
+        Case(
+            f"whole, {name}",
+            accept_drafts.accept_drafts,
+            DECISION,
+            made[1],
+            WIDE,
+            accept.WHOLE_WARPS,
+            128,
+        ),
         Case(f"sample, {name}", sample.sample, DECISION, made[2], WIDE, accept.SAMPLE_WARPS, 128),
     ]
 _PAIRS = _narrow(0, False, True)
 CASES += [
-    Case("narrow, adjusted", narrow.narrow, DECISION, _PAIRS, WIDE, accept.NARROW_WARPS),
+    Case(
+        "narrow, adjusted",
+        select_candidates.select_candidates,
+        DECISION,
+        _PAIRS,
+        WIDE,
+        accept.SELECT_WARPS,
+    ),
     Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
 ]
 CASES += [
@@ -189,7 +264,7 @@ CASES += [
 ]
 
 
-VARYING = {"rows", "sessions", "first_item", "first_row", "q_width"}  # from step to step
+VARYING = {"rows", "sessions", "first_tile", "first_row", "q_width"}  # from step to step
 
 
 def compiled(case: Case, capability: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
     work = Workspace.empty(
         rows, sessions + spare, vocab, batch.logits.dtype, CPU, batch.allowed, pairs, greedy
     )
-    work.decisions.fill_(-99)  # every place must be written
+    work.acceptance.fill_(-99)  # every place must be written
     return work
 
 

@@ -8,23 +8,27 @@ import torch
 from torch import Tensor
 
 from common.sampling.distribution import SparseDistributions
-from verifier.acceptance.batch import Rule, SamplingBatch
+from common.sampling.rules import AcceptanceRule
+from verifier.acceptance.batch import SamplingBatch
 
 VOCAB = 12
 
 
 def sampling(
-    rules: Sequence[Rule], seeds: Sequence[int], positions: Sequence[int], varied: bool = False
+    rules: Sequence[AcceptanceRule],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+    varied: bool = False,
 ) -> SamplingBatch:
     """varied: each session has its own filters."""
     n = len(rules)
-    spread = torch.arange(n) if varied else torch.zeros(n, dtype=torch.int64)
+    expand_sessions = torch.arange(n) if varied else torch.zeros(n, dtype=torch.int64)
     return SamplingBatch(
         rule=torch.tensor([int(rule) for rule in rules], dtype=torch.int8),
-        temperature=1.0 + 0.25 * spread,
-        top_k=(VOCAB - spread % 5).int(),
-        top_p=1.0 - 0.1 * (spread % 3),
-        min_p=0.02 * (spread % 2),
+        temperature=1.0 + 0.25 * expand_sessions,
+        top_k=(VOCAB - expand_sessions % 5).int(),
+        top_p=1.0 - 0.1 * (expand_sessions % 3),
+        min_p=0.02 * (expand_sessions % 2),
         seed=torch.tensor(seeds),
         first_position=torch.tensor(positions),
     )

@@ -9,8 +9,9 @@ import torch
 
 from bench.device.parts.acceptance_twin import Batch, sampling
 from common.sampling.distribution import SparseDistributions
+from common.sampling.rules import AcceptanceRule
 from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
+from verifier.acceptance.batch import LogitsProcessors, SamplingBatch
 
 pytestmark = pytest.mark.kernels
 
@@ -18,17 +19,22 @@ pytestmark = pytest.mark.kernels
 @pytest.mark.parametrize(
     ("dtype", "vocab", "first"),
     [
-        (torch.float32, 17, Rule.TARGET_ONLY),
-        (torch.float16, 17, Rule.COUPLED),
-        (torch.float32, 4097, Rule.COUPLED),
-        (torch.bfloat16, 4097, Rule.TARGET_ONLY),
-        (torch.float16, 4097, Rule.REJECTION),
+        (torch.float32, 17, AcceptanceRule.TARGET_ONLY),
+        (torch.float16, 17, AcceptanceRule.COUPLED),
+        (torch.float32, 4097, AcceptanceRule.COUPLED),
+        (torch.bfloat16, 4097, AcceptanceRule.TARGET_ONLY),
+        (torch.float16, 4097, AcceptanceRule.REJECTION),
     ],
 )
 def test_variable_length_sessions_each_by_its_own_rule_and_distribution(
     dtype: torch.dtype, vocab: int, first: int
 ) -> None:
-    order = [Rule.GREEDY, Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED]
+    order = [
+        AcceptanceRule.GREEDY,
+        AcceptanceRule.TARGET_ONLY,
+        AcceptanceRule.REJECTION,
+        AcceptanceRule.COUPLED,
+    ]
     agrees(mixed(vocab, dtype, [order[(first + session) % 4] for session in range(6)], first))
 
 
@@ -39,7 +45,7 @@ def test_a_session_of_64_drafts(vocab: int) -> None:
     logits = torch.randn(66, vocab)
     best = logits.argmax(1)
     logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
-    given = sampling(2, vocab, rule=Rule.REJECTION, seed=[4, 5])
+    given = sampling(2, vocab, rule=AcceptanceRule.REJECTION, seed=[4, 5])
     q = SparseDistributions(
         best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66)
     )
@@ -59,7 +65,7 @@ def test_rows_of_q_of_any_length(entries: int, distribution: dict) -> None:
     q = (torch.rand(12, entries) + 0.01).softmax(1)
     draft = ids.gather(1, torch.randint(entries, (12, 1)))[:, 0]
     draft[::4] = ids[::4, -1]
-    given = sampling(6, vocab, rule=Rule.REJECTION, seed=list(range(6)), **distribution)
+    given = sampling(6, vocab, rule=AcceptanceRule.REJECTION, seed=list(range(6)), **distribution)
     assert max(
         a
         for a, _ in agrees(Batch(logits, draft, offsets, given, SparseDistributions(ids.int(), q)))
@@ -75,10 +81,15 @@ def test_everything_stands_or_nothing_does() -> None:
     draft[4:8] = 9
     draft[12:] = 9
     q = SparseDistributions(draft[:, None].to(torch.int32), torch.ones(16, 1))
-    rules = [Rule.TARGET_ONLY, Rule.TARGET_ONLY, Rule.REJECTION, Rule.REJECTION]
+    rules = [
+        AcceptanceRule.TARGET_ONLY,
+        AcceptanceRule.TARGET_ONLY,
+        AcceptanceRule.REJECTION,
+        AcceptanceRule.REJECTION,
+    ]
     batch = Batch(one_hot, draft, offsets, sampling(4, vocab, rule=rules), q)
     assert agrees(batch) == [(3, 7), (0, 7), (3, 7), (0, 7)]
-    coupled = replace(batch, sampling=sampling(4, vocab, rule=Rule.COUPLED))
+    coupled = replace(batch, sampling=sampling(4, vocab, rule=AcceptanceRule.COUPLED))
     assert agrees(coupled) == [(3, 7), (0, 7), (3, 7), (0, 7)]
 
 
@@ -88,7 +99,12 @@ def test_rounds_without_drafts_are_plain_sampling() -> None:
     given = sampling(
         4,
         300,
-        rule=[Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED, Rule.GREEDY],
+        rule=[
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.REJECTION,
+            AcceptanceRule.COUPLED,
+            AcceptanceRule.GREEDY,
+        ],
         seed=[1, 2, 3, 4],
     )
     q = SparseDistributions(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 3))
@@ -100,7 +116,7 @@ def test_a_rejected_token_is_never_sampled_again() -> None:
     vocab = 8
     logits = torch.zeros(40, vocab)
     draft = torch.full((40,), 5)
-    given = sampling(20, vocab, rule=Rule.TARGET_ONLY, seed=list(range(20)))
+    given = sampling(20, vocab, rule=AcceptanceRule.TARGET_ONLY, seed=list(range(20)))
     made = agrees(Batch(logits, draft, torch.arange(21) * 2, given))
     rejected = [token for accepted, token in made if accepted == 0]
     assert len(rejected) > 10 and 5 not in rejected
@@ -115,16 +131,18 @@ def test_a_real_vocabulary_in_bfloat16(distribution: dict) -> None:
     allowed = torch.arange(vocab) < 151_665
     logits[:, 151_700] = 20.0
     draft = torch.tensor([140_000, 0])
-    given = sampling(1, vocab, rule=Rule.TARGET_ONLY, **distribution)
+    given = sampling(1, vocab, rule=AcceptanceRule.TARGET_ONLY, **distribution)
     agrees(Batch(logits, draft, torch.tensor([0, 2]), given, None, None, allowed))
 
 
-@pytest.mark.parametrize("rule", [Rule.GREEDY, Rule.REJECTION, Rule.COUPLED])
-def test_a_real_vocabulary_under_every_other_rule(rule: Rule) -> None:
+@pytest.mark.parametrize(
+    "rule", [AcceptanceRule.GREEDY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED]
+)
+def test_a_real_vocabulary_under_every_other_rule(rule: AcceptanceRule) -> None:
     torch.manual_seed(7)
     logits = (torch.randn(2, 151_936) * 2).to(torch.bfloat16)
     draft = logits.argmax(1)
-    given = sampling(1, 151_936, rule=rule, top_p=0.9 if rule is Rule.REJECTION else 1.0)
+    given = sampling(1, 151_936, rule=rule, top_p=0.9 if rule is AcceptanceRule.REJECTION else 1.0)
     batch = Batch(logits, draft, torch.tensor([0, 2]), given, some_q(logits, draft))
     agrees(batch)
 
@@ -134,12 +152,12 @@ def adjusted_batch(dtype: torch.dtype) -> Batch:
         400,
         dtype,
         [
-            Rule.TARGET_ONLY,
-            Rule.REJECTION,
-            Rule.COUPLED,
-            Rule.GREEDY,
-            Rule.TARGET_ONLY,
-            Rule.GREEDY,
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.REJECTION,
+            AcceptanceRule.COUPLED,
+            AcceptanceRule.GREEDY,
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.GREEDY,
         ],
         9,
     )
@@ -185,7 +203,7 @@ def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() ->
         logits,
         torch.zeros(2).long(),
         torch.arange(3),
-        sampling(2, 70, rule=Rule.GREEDY),
+        sampling(2, 70, rule=AcceptanceRule.GREEDY),
         None,
         pairs,
     )
@@ -196,7 +214,14 @@ def test_spare_sessions_and_rows_of_a_graph_decide_nothing() -> None:
     batch = mixed(
         50,
         torch.float32,
-        [Rule.TARGET_ONLY, Rule.GREEDY, Rule.COUPLED, Rule.TARGET_ONLY, Rule.GREEDY, Rule.GREEDY],
+        [
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.GREEDY,
+            AcceptanceRule.COUPLED,
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.GREEDY,
+            AcceptanceRule.GREEDY,
+        ],
     )
     batch = replace(batch, q=None)
     want = decided(batch)
@@ -223,12 +248,12 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
         4097,
         torch.bfloat16,
         [
-            Rule.TARGET_ONLY,
-            Rule.REJECTION,
-            Rule.COUPLED,
-            Rule.TARGET_ONLY,
-            Rule.REJECTION,
-            Rule.GREEDY,
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.REJECTION,
+            AcceptanceRule.COUPLED,
+            AcceptanceRule.TARGET_ONLY,
+            AcceptanceRule.REJECTION,
+            AcceptanceRule.GREEDY,
         ],
         4,
     )

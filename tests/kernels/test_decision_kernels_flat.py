@@ -9,6 +9,7 @@ import torch
 
 from bench.device.parts.acceptance_twin import Batch, sampling
 from common.kernels.row_top import NO_TOKEN
+from common.sampling.rules import AcceptanceRule
 from tests.kernels.decided import (
     CPU,
     agrees,
@@ -20,7 +21,7 @@ from tests.kernels.decided import (
     workspace,
 )
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import LogitsProcessors, Rule
+from verifier.acceptance.batch import LogitsProcessors
 from verifier.kernels.accept import Workspace, accept, accept_greedy
 
 pytestmark = pytest.mark.kernels
@@ -35,7 +36,9 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(distribut
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
     draft = logits.argmax(1)
     q = some_q(logits, draft)
-    given = sampling(2, vocab, rule=[Rule.TARGET_ONLY, Rule.REJECTION], **distribution)
+    given = sampling(
+        2, vocab, rule=[AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION], **distribution
+    )
     batch = Batch(logits, draft, offsets, given, q)
     work = workspace(batch)
     assert decided(batch, work) == agrees(batch)
@@ -46,7 +49,7 @@ def test_a_flat_row_without_a_distribution_decides_nothing_and_the_others_as_bef
     torch.manual_seed(5)
     vocab = 4097
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
-    given = sampling(3, vocab, rule=Rule.TARGET_ONLY, top_p=0.9, seed=[1, 2, 3])
+    given = sampling(3, vocab, rule=AcceptanceRule.TARGET_ONLY, top_p=0.9, seed=[1, 2, 3])
     batch = Batch(logits, torch.zeros(3).long(), torch.arange(4), given)
     expected = agrees(batch)
     for value in (float("nan"), float("inf")):
@@ -57,15 +60,22 @@ def test_a_flat_row_without_a_distribution_decides_nothing_and_the_others_as_bef
         assert pairs_of(made) == [expected[0], (0, NO_TOKEN), expected[2]]
 
 
-@pytest.mark.parametrize(("dtype", "spread"), [(torch.float32, 0.5), (torch.bfloat16, 40.0)])
+@pytest.mark.parametrize(
+    ("dtype", "expand_sessions"), [(torch.float32, 0.5), (torch.bfloat16, 40.0)]
+)
 def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
-    dtype: torch.dtype, spread: float
+    dtype: torch.dtype, expand_sessions: float
 ) -> None:
     torch.manual_seed(6)
     vocab = 10_000
-    logits = (torch.rand(2, vocab) * spread).to(dtype)
+    logits = (torch.rand(2, vocab) * expand_sessions).to(dtype)
     given = sampling(
-        2, vocab, rule=Rule.TARGET_ONLY, top_p=0.9, temperature=spread * 2, seed=[1, 2]
+        2,
+        vocab,
+        rule=AcceptanceRule.TARGET_ONLY,
+        top_p=0.9,
+        temperature=expand_sessions * 2,
+        seed=[1, 2],
     )
     pairs = LogitsProcessors(
         torch.tensor([0, 2, 2]),
@@ -103,12 +113,16 @@ def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: in
 
 
 def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
-    batch = mixed(4097, torch.bfloat16, [Rule.GREEDY] * 6)
+    batch = mixed(4097, torch.bfloat16, [AcceptanceRule.GREEDY] * 6)
     assert decided(batch) == decided(batch, workspace(batch, greedy=True))
 
 
 def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
-    batch = mixed(300, torch.bfloat16, [Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED] * 2)
+    batch = mixed(
+        300,
+        torch.bfloat16,
+        [AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED] * 2,
+    )
     room = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
     assert decided(batch, room) == decided(batch)
     assert pairs_of(

@@ -102,7 +102,7 @@ def test_recorded_sizes_cover_all_rows_and_the_longest_context() -> None:
     assert {size.rows for size in sizes} >= {1, 2, 4, 8, 16, 64, 80}
     assert max(size.rows for size in sizes) == 80
     for rows in {size.rows for size in sizes}:
-        assert max(size.items for size in sizes if size.rows == rows) >= 10 * rows
+        assert max(size.work_tiles for size in sizes if size.rows == rows) >= 10 * rows
     assert StepSize(80, 1280) not in step_sizes(80, 10, 1000)
 
 

@@ -70,11 +70,11 @@ class Room:
             self.keys,
             self.values,
             torch.from_numpy(rows.pages),
-            torch.from_numpy(rows.items),
+            torch.from_numpy(rows.work_tiles),
             torch.from_numpy(rows.positions),
-            torch.from_numpy(rows.row_items),
-            torch.from_numpy(rows.lanes),
-            torch.tensor([rows.rows, len(rows.items)], dtype=torch.int32),
+            torch.from_numpy(rows.row_tiles),
+            torch.from_numpy(rows.rows_in_tile),
+            torch.tensor([rows.rows, len(rows.work_tiles)], dtype=torch.int32),
             tiles,
             split_keys=SPLIT,
             **{"scale": 0.3, **how},
@@ -169,7 +169,7 @@ def test_several_launches_change_no_bit() -> None:
     rows = room.flatten(SPANS, rows_per_tile(tiles, 3))
     groups = rows.groups(4)
     assert len(groups) > 3
-    assert groups[-1][0] + groups[-1][1] == len(rows.items)
+    assert groups[-1][0] + groups[-1][1] == len(rows.work_tiles)
     assert torch.equal(room.attend(SPANS, tiles, groups=groups), room.attend(SPANS, tiles))
 
 
@@ -191,11 +191,11 @@ def test_rows_and_items_beyond_the_real_ones_change_nothing() -> None:
         room.keys,
         room.values,
         torch.from_numpy(rows.pages),
-        padded(rows.items),
+        padded(rows.work_tiles),
         padded(rows.positions),
-        padded(rows.row_items),
-        padded(rows.lanes),
-        torch.tensor([rows.rows, len(rows.items)], dtype=torch.int32),
+        padded(rows.row_tiles),
+        padded(rows.rows_in_tile),
+        torch.tensor([rows.rows, len(rows.work_tiles)], dtype=torch.int32),
         tiles,
         scale=0.3,
         split_keys=SPLIT,

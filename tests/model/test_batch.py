@@ -36,19 +36,19 @@ def test_rows_tiles_and_splits_are_what_the_chunks_say(shapes: list[tuple[int, i
             assert rows.positions[row] == position
             page, offset = divmod(position, PAGE_SIZE)
             assert rows.slots[row] == chunk.table.pages[page] * PAGE_SIZE + offset
-            assert rows.lanes[row] == place % TILE_ROWS
+            assert rows.rows_in_tile[row] == place % TILE_ROWS
             for split in range(position // SPLIT + 1):
-                item = rows.items[rows.row_items[row] + split]
-                first_page, first_row, tile_rows, first_position, number = item.tolist()
+                work_tile = rows.work_tiles[rows.row_tiles[row] + split]
+                first_page, first_row, tile_rows, first_position, number = work_tile.tolist()
                 assert number == split
-                assert first_row == row - rows.lanes[row]
-                assert first_position == position - rows.lanes[row]
-                assert tile_rows == min(TILE_ROWS, count - place + rows.lanes[row])
+                assert first_row == row - rows.rows_in_tile[row]
+                assert first_position == position - rows.rows_in_tile[row]
+                assert tile_rows == min(TILE_ROWS, count - place + rows.rows_in_tile[row])
                 assert rows.pages[first_page + page] == chunk.table.pages[page]
             row += 1
     assert rows.rows == row
     assert rows.wanted.tolist() == wanted_rows
     for most in (1, 5, 1000):
         groups = rows.groups(most)
-        assert sum(items for _, items, _, _ in groups) == len(rows.items)
+        assert sum(work_tiles for _, work_tiles, _, _ in groups) == len(rows.work_tiles)
         assert sum(count for _, _, _, count in groups) == rows.rows

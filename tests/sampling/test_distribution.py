@@ -98,7 +98,7 @@ def test_filters_leave_what_transformers_leaves(
     bias=st.dictionaries(st.integers(0, 19), st.sampled_from([-100.0, -2.0, 2.0, 5.0]), max_size=4),
     prompt=st.lists(st.integers(0, 19), min_size=1, max_size=8),
     output=st.lists(st.integers(0, 19), max_size=4),
-    least=st.integers(0, 5),
+    minimum=st.integers(0, 5),
 )
 def test_adjustments_and_filters_together_are_transformers_own(
     seed: int,
@@ -107,16 +107,16 @@ def test_adjustments_and_filters_together_are_transformers_own(
     bias: dict[int, float],
     prompt: list[int],
     output: list[int],
-    least: int,
+    minimum: int,
 ) -> None:
     params = SamplingParams(
-        repetition_penalty=repetition, logit_bias=tuple(bias.items()), min_new_tokens=least
+        repetition_penalty=repetition, logit_bias=tuple(bias.items()), min_new_tokens=minimum
     )
     first: list[Any] = []
     if bias:
         first.append(theirs.SequenceBiasLogitsProcessor([[[i], b] for i, b in bias.items()]))
     first.append(theirs.RepetitionPenaltyLogitsProcessor(repetition))
-    first.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), least, [3, 7]))
+    first.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), minimum, [3, 7]))
     logits = random_rows(seed, 1, 20)
     expected = transformers_distribution(logits, **chosen, first=first, tokens=prompt + output)
     ours = distribution(adjust(logits, params, prompt, output, {3, 7}), **chosen)

@@ -172,6 +172,6 @@ def test_exponentials_follow_their_distribution_in_the_tail_that_decides() -> No
     rows = 1_500
     e = exponential(torch.arange(rows), torch.full((rows,), 5), torch.arange(4_000), Purpose.SAMPLE)
     assert abs(float(e.double().mean()) - 1) < 5 / (rows * 4_000) ** 0.5
-    least = e.amin(dim=-1).double() * 4_000
-    assert abs(float(least.mean()) - 1) < 5 / rows**0.5
-    assert abs(float(least.var()) - 1) < 5 * (8 / rows) ** 0.5
+    minimum = e.amin(dim=-1).double() * 4_000
+    assert abs(float(minimum.mean()) - 1) < 5 / rows**0.5
+    assert abs(float(minimum.var()) - 1) < 5 * (8 / rows) ** 0.5

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from common.sampling.distribution import SparseDistributions
 from common.sampling.rng import Purpose
+from common.sampling.rules import AcceptanceRule
 from drafter.engine.distribution import draft_distribution, propose
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
+from verifier.acceptance.batch import AcceptanceOutput, SamplingBatch
 from verifier.acceptance.rules import accept
 
 Decide = Callable[..., AcceptanceOutput]
@@ -49,10 +50,11 @@ class Script:
             "min_p": torch.full((n,), self.min_p),
         }
 
-    def exact(self, rule: Rule) -> Tensor:
+    def exact(self, rule: AcceptanceRule) -> Tensor:
         """float64 [V ** length]: the joint distribution of a session's tokens, by loops over values."""
         rows = [
-            self._one_hot(row) if rule == Rule.GREEDY else self._distribution(row) for row in self.p
+            self._one_hot(row) if rule == AcceptanceRule.GREEDY else self._distribution(row)
+            for row in self.p
         ]
         chain = torch.stack(rows)
         joint = chain[self.vocab]
@@ -98,7 +100,12 @@ class _Sessions:
 
 
 def run(
-    script: Script, rule: Rule, k: int, sessions: int, accept: Decide = accept, first_seed: int = 0
+    script: Script,
+    rule: AcceptanceRule,
+    k: int,
+    sessions: int,
+    accept: Decide = accept,
+    first_seed: int = 0,
 ) -> Tensor:
     """int64 [sessions]: each session's tokens as one number in base V."""
     state = _Sessions(
@@ -116,32 +123,32 @@ def run(
 
 
 def _round(
-    script: Script, rule: Rule, k: int, state: _Sessions, active: Tensor, accept: Decide
+    script: Script, rule: AcceptanceRule, k: int, state: _Sessions, active: Tensor, accept: Decide
 ) -> None:
     n, base, seed = len(active), state.lengths[active], state.seeds[active]
     before = [state.before(active, script.vocab)]  # k + 1 of [n]
     own = torch.arange(script.vocab)
     logits = script.q.log().float()
-    slots = script.vocab if rule == Rule.COUPLED else script.slots
+    slots = script.vocab if rule == AcceptanceRule.COUPLED else script.slots
     sparse = draft_distribution(
         logits, logits.isfinite(), **script.filters(len(logits)), slots=slots
     )
     for step in range(k):
         now = before[-1]
-        if rule != Rule.COUPLED and (script.foreign or rule != Rule.REJECTION):
+        if rule != AcceptanceRule.COUPLED and (script.foreign or rule != AcceptanceRule.REJECTION):
             sampled = sparse.ids[now, _slots(sparse.probs, now, state.foreign)]
         else:
             mine = SparseDistributions(
                 sparse.ids.index_select(0, now), sparse.probs.index_select(0, now)
             )
-            purpose = Purpose.COUPLED if rule == Rule.COUPLED else Purpose.PROPOSE
+            purpose = Purpose.COUPLED if rule == AcceptanceRule.COUPLED else Purpose.PROPOSE
             sampled = propose(mine, own, seed, base + step, purpose)
         before.append(sampled)
     # The last row of each session has no draft token, and its q isn't read.
     draft = torch.stack([*before[1:], torch.zeros_like(base)], dim=1).reshape(-1)
     rows = torch.stack(before, dim=1).reshape(-1)  # [n * (k + 1)]
     q = None
-    if k and rule == Rule.REJECTION:
+    if k and rule == AcceptanceRule.REJECTION:
         q = SparseDistributions(
             sparse.ids.int().index_select(0, rows), sparse.probs.index_select(0, rows)
         )

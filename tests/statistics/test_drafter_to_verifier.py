@@ -34,7 +34,7 @@ from tests.statistics.joint_distributions import tail_probability
 from tests.support.fake_drafts import PAGE_SIZE, ScriptedModel
 from tests.support.fake_services import running
 from tests.support.fake_tokenizers import family
-from verifier.acceptance.batch import Rule, SamplingBatch
+from verifier.acceptance.batch import SamplingBatch
 from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long
@@ -42,11 +42,6 @@ pytestmark = pytest.mark.long
 BRIDGE = Bridge(family("byte-level"), family("sentencepiece"))  # target, draft
 WIDTH = BRIDGE.target.width
 AT_ONCE = 50
-RULES = {
-    AcceptanceRule.TARGET_ONLY: Rule.TARGET_ONLY,
-    AcceptanceRule.REJECTION: Rule.REJECTION,
-    AcceptanceRule.COUPLED: Rule.COUPLED,
-}
 
 
 def target_id(text: str) -> int:
@@ -134,7 +129,7 @@ def decided(
         ids[place, : len(row.ids)] = torch.tensor(row.ids, dtype=torch.int32)
         probs[place, : len(row.ids)] = torch.tensor(row.probabilities)
     sampling = SamplingBatch(
-        rule=torch.tensor([RULES[rule]], dtype=torch.int8),
+        rule=torch.tensor([rule], dtype=torch.int8),
         temperature=torch.ones(1),
         top_k=torch.tensor([WIDTH], dtype=torch.int32),
         top_p=torch.ones(1),
@@ -171,7 +166,7 @@ def joint_distribution(length: int) -> torch.Tensor:
         Way(AcceptanceRule.TARGET_ONLY, BridgeMode.AUTO, 2),
         Way(AcceptanceRule.COUPLED, BridgeMode.TEXT, 2),
     ],
-    ids=lambda way: f"{way.rule.value}, {way.mode.value}",
+    ids=lambda way: f"{way.rule.label}, {way.mode.value}",
 )
 @pytest.mark.parametrize("run_ahead", [False, True], ids=["waiting", "ahead"])
 async def test_sessions_follow_the_targets_distribution(way: Way, run_ahead: bool) -> None:

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from common.sampling.distribution import SparseDistributions
+from common.sampling.rules import AcceptanceRule
 from tests.statistics.joint_distributions import Script, run, tail_probability
-from verifier.acceptance.batch import AcceptanceOutput, Rule, SamplingBatch
+from verifier.acceptance.batch import AcceptanceOutput, SamplingBatch
 from verifier.acceptance.rules import accept
 
 pytestmark = pytest.mark.long
 
 SESSIONS = 200_000
-RANDOM = (Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED)
+RANDOM = (AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ SCRIPTS = {
     ),
 }
 CASES = [
-    *(("chain", Rule.GREEDY, k) for k in (1, 2, 3, 4)),
+    *(("chain", AcceptanceRule.GREEDY, k) for k in (1, 2, 3, 4)),
     *((name, rule, k) for name in SCRIPTS for rule in RANDOM for k in (1, 2, 3, 4)),
 ]
 BIASED = ("argmax match", "masked target", "unnormalised q")
@@ -94,9 +95,13 @@ ERROR = 1e-4 / (
 
 
 @pytest.mark.parametrize(("name", "rule", "k"), CASES)
-def test_the_output_follows_the_targets_distribution(name: str, rule: Rule, k: int) -> None:
+def test_the_output_follows_the_targets_distribution(
+    name: str, rule: AcceptanceRule, k: int
+) -> None:
     script = SCRIPTS[name]
-    sessions = 2_000 if rule == Rule.GREEDY else SESSIONS  # greedy outcomes are all the same
+    sessions = (
+        2_000 if rule == AcceptanceRule.GREEDY else SESSIONS
+    )  # greedy outcomes are all the same
     outputs = run(script, rule, k, sessions, first_seed=CASES.index((name, rule, k)) * SESSIONS)
     assert tail_probability(outputs, script.exact(rule)) > ERROR
 
@@ -156,8 +161,8 @@ def unnormalised_q(
     ],
 )
 def test_biased_rules_fail_the_same_test(biased, gives: list[float] | None) -> None:
-    outputs = run(VECTOR, Rule.REJECTION, 1, SESSIONS, accept=biased)
-    assert tail_probability(outputs, VECTOR.exact(Rule.REJECTION)) < ERROR
+    outputs = run(VECTOR, AcceptanceRule.REJECTION, 1, SESSIONS, accept=biased)
+    assert tail_probability(outputs, VECTOR.exact(AcceptanceRule.REJECTION)) < ERROR
     if gives is not None:  # they are wrong in just the way that the design says
         assert tail_probability(outputs, torch.tensor(gives, dtype=torch.float64)) > ERROR
 
@@ -180,6 +185,6 @@ def test_acceptance_is_the_optimum() -> None:
         rates[rule] = float(counted[0].double().mean())
     five_sigma = 5 * (0.25 / SESSIONS) ** 0.5
     optimum = float(torch.minimum(p, q).sum())
-    assert abs(rates[Rule.REJECTION] - optimum) < five_sigma
-    assert abs(rates[Rule.TARGET_ONLY] - float((p * q).sum())) < five_sigma
-    assert float((p * q).sum()) < rates[Rule.COUPLED] < optimum + five_sigma
+    assert abs(rates[AcceptanceRule.REJECTION] - optimum) < five_sigma
+    assert abs(rates[AcceptanceRule.TARGET_ONLY] - float((p * q).sum())) < five_sigma
+    assert float((p * q).sum()) < rates[AcceptanceRule.COUPLED] < optimum + five_sigma

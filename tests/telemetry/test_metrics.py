@@ -74,7 +74,7 @@ async def test_metrics_are_the_sums_of_all_streams_own_statistics() -> None:
         assert drafter(metrics.ROUND_SECONDS, "_count") == rounds
         for rule in AcceptanceRule:
             used = [each for each in told if each.rule is rule]
-            assert verifier(metrics.ROUNDS, rule=rule.value) == total(used, "rounds")
+            assert verifier(metrics.ROUNDS, rule=rule.label) == total(used, "rounds")
 
 
 async def test_rounds_of_a_stream_that_is_cancelled_are_counted_and_its_call_too() -> None:

@@ -1,34 +1,24 @@
-"""What decision kernels are given, and what they answer. Torch and Triton share these.
+"""Inputs and outputs of the acceptance rules, shared by plain torch and Triton.
 
 Rows are variable-length: session s owns logit rows [offsets[s], offsets[s + 1]), k + 1 of them. Row
-j holds the logits after the base and j draft tokens, and decides the token at position
-first_position + j. Knows shapes. Refuses to know how decisions are made.
+j holds the logits after the base and j draft tokens, and determines the token at position
+first_position + j. Knows shapes. Does not know how the rules are computed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from torch import Tensor
 
 
-class Rule(IntEnum):
-    """How a session's draft tokens are accepted; every rule is lossless."""
-
-    GREEDY = 0
-    TARGET_ONLY = 1
-    REJECTION = 2
-    COUPLED = 3
-
-
 @dataclass(frozen=True)
 class AcceptanceOutput:
-    """One decision per session in a variable-length batch."""
+    """One result per session of a variable-length batch."""
 
     accepted_lengths: Tensor  # int64 [sessions], 0 <= a <= k
     next_tokens: (
-        Tensor  # int64 [sessions]; kernels: NO_TOKEN where a row that counts has no distribution
+        Tensor  # int64 [sessions]; kernels: NO_TOKEN where a row that counts has invalid logits
     )
 
 
@@ -36,13 +26,15 @@ class AcceptanceOutput:
 class SamplingBatch:
     """How each session's tokens are sampled. The filters of greedy sessions aren't read."""
 
-    rule: Tensor  # int8 [sessions], of Rule
+    rule: Tensor  # int8 [sessions], of common.sampling.rules.AcceptanceRule
     temperature: Tensor  # float32 [sessions], > 0
     top_k: Tensor  # int32 [sessions], >= 1; vocab or more: off
     top_p: Tensor  # float32 [sessions], 1: off
     min_p: Tensor  # float32 [sessions], 0: off
     seed: Tensor  # int64 [sessions], all 64 bits count
-    first_position: Tensor  # int64 [sessions], the position that the session's row 0 decides
+    first_position: (
+        Tensor  # int64 [sessions], the position of the token that the session's row 0 gives
+    )
 
 
 @dataclass(frozen=True)

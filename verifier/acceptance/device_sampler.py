@@ -1,6 +1,6 @@
-"""Acceptance on a GPU: a pass's question sent in one copy, decided by kernels, fetched in one copy.
+"""Acceptance on a GPU: a pass's drafts sent in one copy, accepted by kernels, results fetched in one.
 
-Knows how sessions become the kernels' arguments, and which workspace decides whom: a session's
+Knows how sessions become the kernels' arguments, and which workspace serves which session: a session's
 numbers may not depend on who sits beside it, so those with adjusted logits, which the kernels
 search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Refuses to
 know how kernels decide. Nothing waits for the device before the last copy: launches queue behind
@@ -22,8 +22,9 @@ from common.device.runtime import Runtime
 from common.device.staging import HostBuffer, Staging
 from common.kernels.row_top import NO_TOKEN
 from common.sampling.distribution import SparseDistributions
+from common.sampling.rules import AcceptanceRule
 from common.types import TokenLogprobs
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
+from verifier.acceptance.batch import LogitsProcessors, SamplingBatch
 from verifier.acceptance.draft_distributions import pack_draft_distributions
 from verifier.acceptance.logprobs import fetch_logprobs
 from verifier.acceptance.sampler import VerifyOutput, sampling_batch
@@ -34,7 +35,7 @@ from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
-PAIRS_PER_ROW = 1024  # adjusted ids that there is room for at first
+PAIRS_PER_ROW = 1024  # processed ids that there is space for at first
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class DeviceAcceptanceSampler:
         self._greedy = self._workspace(greedy=True)
         self._plain = self._workspace()
         self._adjusting = self._workspace(pairs=PAIRS_PER_ROW * most_rows)
-        self._decided = torch.zeros((most_sessions, 2), dtype=torch.int64, device=device)
+        self._results = torch.zeros((most_sessions, 2), dtype=torch.int64, device=device)
         self._staging = Staging(device, runtime)
         self._host_buffer = HostBuffer(2 * most_sessions, torch.int64, runtime)
         self._begun = runtime.mark()
@@ -83,25 +84,25 @@ class DeviceAcceptanceSampler:
         self.lag_s = 0.0
 
     def accept(self, batch: Batch, logits: Tensor) -> list[VerifyOutput | None]:
-        """One outcome per deciding session, in their order; logits: [logit rows, vocab].
+        """One output per verified session, in their order; logits: [logit rows, vocab].
 
-        None: logits that the session's decision rests on aren't finite.
+        None: logits that the session's result depends on aren't finite.
         """
         asked_at = time.monotonic()
         self._begun.record()
-        sessions = batch.deciding
+        sessions = batch.verified
         if not sessions:
             self._begun.wait()
             self.lag_s = time.monotonic() - asked_at
             return []
         self._launch([self._ask(part) for part in _parts(sessions)], logits)
-        decided = self._host_buffer.fetch(self._decided[: len(sessions)]).tolist()
+        results = self._host_buffer.fetch(self._results[: len(sessions)]).tolist()
         accept_s = self._host_buffer.landed.seconds_since(self._begun)
         self.lag_s = max(0.0, time.monotonic() - asked_at - accept_s)
-        told = self._logprobs(sessions, decided, logits)
+        logprobs_of = self._logprobs(sessions, results, logits)
         return [
             None if token == NO_TOKEN else VerifyOutput(length, token, logprobs)
-            for (length, token), logprobs in zip(decided, told, strict=True)
+            for (length, token), logprobs in zip(results, logprobs_of, strict=True)
         ]
 
     def warm_up(self) -> None:
@@ -111,7 +112,7 @@ class DeviceAcceptanceSampler:
         one = torch.tensor([0]), torch.tensor([0, 1])
         off = torch.tensor([1.0])
         sampling = SamplingBatch(
-            torch.tensor([Rule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
+            torch.tensor([AcceptanceRule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
             off, off * 0, torch.tensor([0]), torch.tensor([0]),
         )  # fmt: skip
         q = SparseDistributions(torch.zeros(1, 1).int(), torch.ones(1, 1))
@@ -126,8 +127,8 @@ class DeviceAcceptanceSampler:
             asked.append(_SamplerInput(self._adjusting, *one, sampling, given, pairs))
         for each in asked:
             self._launch([each], logits)
-        self._host_buffer.fetch(self._decided[:1])
-        log.info("decision kernels are ready after %.1f s", time.monotonic() - began)
+        self._host_buffer.fetch(self._results[:1])
+        log.info("acceptance kernels are ready after %.1f s", time.monotonic() - began)
 
     def _workspace(self, pairs: int = 0, greedy: bool = False) -> Workspace:
         rows, sessions = self._most
@@ -152,13 +153,13 @@ class DeviceAcceptanceSampler:
         return _SamplerInput(self._adjusting, *rows, sampling, q, processors)
 
     def _launch(self, asked: Sequence[_SamplerInput], logits: Tensor) -> None:
-        """Decide all, one after another, into `_decided`."""
+        """Verify all, one after another, into `_results`."""
         sent = iter(self._staging.send([part for each in asked for part in each.parts]))
         row = session = 0
         for each in asked:
             rows, sessions = len(each.draft_tokens), len(each.offsets) - 1
             drafts, offsets, sampling, q, processors = (next(sent) for _ in each.parts)
-            into = replace(each.work, decisions=self._decided[session : session + sessions])
+            into = replace(each.work, acceptance=self._results[session : session + sessions])
             accept(
                 logits[row : row + rows], drafts, offsets, sampling, q, processors, into.allowed,
                 work=into,
@@ -166,20 +167,20 @@ class DeviceAcceptanceSampler:
             row, session = row + rows, session + sessions
 
     def _logprobs(
-        self, sessions: Sequence[Session], decided: Sequence[Sequence[int]], logits: Tensor
+        self, sessions: Sequence[Session], results: Sequence[Sequence[int]], logits: Tensor
     ) -> list[tuple[TokenLogprobs, ...]]:
-        told: list[tuple[TokenLogprobs, ...]] = []
+        all_logprobs: list[tuple[TokenLogprobs, ...]] = []
         row = 0
-        for session, (accepted, token) in zip(sessions, decided, strict=True):
+        for session, (accepted, token) in zip(sessions, results, strict=True):
             top = session.spec.sampling.logprobs
             run = [*session.draft[:accepted], token]
             made: tuple[TokenLogprobs, ...] = ()
             if top is not None and token != NO_TOKEN:
                 rows = logits[row : row + len(run)]
                 made = fetch_logprobs(rows, run, min(top, self._real_count), self._real)
-            told.append(made)
+            all_logprobs.append(made)
             row += session.sequence.wanted
-        return told
+        return all_logprobs
 
 
 def _adjusts(session: Session) -> bool:

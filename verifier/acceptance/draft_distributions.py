@@ -1,8 +1,8 @@
-"""Sparse q as it arrives: checked before it is believed, and packed for the decision.
+"""Sparse q as it arrives: checked, and packed for acceptance.
 
 Knows what makes a distribution, and what a rule wants of a proposal. Refuses to know where a row
 came from. A wrong row would not fail later: it would bend the output's distribution without a
-trace. Nothing can tell whether q really is the distribution that was sampled; that is the sender's
+trace. Nothing can show whether q really is the distribution that was sampled; that is the sender's
 part of the promise.
 """
 
@@ -40,7 +40,7 @@ def check_draft_distributions(
     if rule is not AcceptanceRule.REJECTION:
         if rows:
             raise InvalidDistribution(
-                field, f"{len(rows)} rows long", f"empty under the rule {rule.value}"
+                field, f"{len(rows)} rows long", f"empty under the rule {rule.label}"
             )
         return
     if len(rows) != len(draft):

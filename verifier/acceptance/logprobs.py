@@ -15,9 +15,9 @@ from common.types import TokenLogprobs
 
 
 def run_logprobs(
-    logits: Tensor,  # [rows, vocab], any float dtype; row i is what decided run[i]
+    logits: Tensor,  # [rows, vocab], any float dtype; row i gave run[i]
     run: Sequence[int],  # as many
-    top: int,  # how many of the likeliest ids to tell; fewer if fewer exist
+    top: int,  # how many of the likeliest ids to return; fewer if fewer exist
     real_ids: Tensor | None = None,  # bool [vocab]: ids that exist; None: all
 ) -> tuple[TokenLogprobs, ...]:
     """Natural logarithms of softmax(logits). Of equal values, the lower id comes first."""
@@ -49,8 +49,8 @@ def fetch_logprobs(
         order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
         keys = ((order << 32) | behind).topk(top).values
         ids = vocab - 1 - (keys & 0xFFFFFFFF)
-        told = torch.cat([values[token : token + 1], values[ids]])
-        rows.append(torch.cat([told.view(torch.int32), ids.to(torch.int32)]))
+        chosen = torch.cat([values[token : token + 1], values[ids]])
+        rows.append(torch.cat([chosen.view(torch.int32), ids.to(torch.int32)]))
     fetched = torch.stack(rows).cpu()  # int32 [rows, 1 + 2 top], values as their bits, then ids
     values_of = fetched[:, : 1 + top].contiguous().view(torch.float32).tolist()
     ids_of = fetched[:, 1 + top :].tolist()
@@ -65,10 +65,10 @@ def _token_logprobs(row: Tensor, token: int, top: int, real_ids: Tensor | None) 
     if real_ids is not None:
         values = values.masked_fill(~real_ids, float("-inf"))
     values = values.log_softmax(dim=-1)
-    told = min(top, len(values) if real_ids is None else int(real_ids.sum()))
-    if not told:
+    count = min(top, len(values) if real_ids is None else int(real_ids.sum()))
+    if not count:
         return TokenLogprobs(float(values[token]))
     # All ids at the last place's value compete for it, in the order of their numbers.
-    ids = (values >= values.topk(told).values[-1]).nonzero().squeeze(1)
-    ids = ids[values[ids].argsort(descending=True, stable=True)][:told]
+    ids = (values >= values.topk(count).values[-1]).nonzero().squeeze(1)
+    ids = ids[values[ids].argsort(descending=True, stable=True)][:count]
     return TokenLogprobs(float(values[token]), tuple(ids.tolist()), tuple(values[ids].tolist()))

@@ -1,4 +1,4 @@
-"""Plain torch: the specification of every decision kernel, the CPU path, and the test oracle.
+"""Plain torch: the specification of every acceptance kernel, the CPU path, and the test oracle.
 
 Pure functions: inputs are never written, offsets are arguments, and randomness is a function of the
 seed and position that are arguments too (common/sampling/rng.py). Refuses to know sessions.
@@ -22,7 +22,8 @@ from common.sampling.distribution import (
     sample,
 )
 from common.sampling.rng import Purpose, uniform
-from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule, SamplingBatch
+from common.sampling.rules import AcceptanceRule
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, SamplingBatch
 
 __all__ = ["AcceptanceOutput", "accept", "accept_greedy"]
 
@@ -65,23 +66,23 @@ def accept(
     processors: LogitsProcessors | None = None,
     allowed: Tensor | None = None,  # bool [vocab]; ids that exist; None allows all
 ) -> AcceptanceOutput:
-    """Each session by its own rule. Its decision doesn't depend on the others in the batch.
+    """Each session by its own rule. Its result doesn't depend on the others in the batch.
 
     All sessions go through their rows together, one row a step, and leave where a draft token
-    falls: rows behind it cost nothing, and greedy rows no softmax.
+    is rejected: rows behind it cost nothing, and greedy rows no softmax.
     """
-    if processors is None and bool((sampling.rule == Rule.GREEDY).all()):
+    if processors is None and bool((sampling.rule == AcceptanceRule.GREEDY).all()):
         return accept_greedy(logits, draft_tokens, offsets, allowed)
     starts, last = offsets[:-1], offsets[1:] - 1  # [sessions]
-    accepted, following = torch.zeros_like(starts), torch.zeros_like(starts)
-    going = torch.arange(len(starts), device=starts.device)  # sessions without a decision yet
+    lengths, following = torch.zeros_like(starts), torch.zeros_like(starts)
+    going = torch.arange(len(starts), device=starts.device)  # sessions without a result yet
     step = 0
     while len(going):
         ended, rules = (
             torch.zeros_like(going, dtype=torch.bool),
             sampling.rule.index_select(0, going),
         )
-        for rule in Rule:
+        for rule in AcceptanceRule:
             places = (rules == rule).nonzero().squeeze(1)
             if not len(places):
                 continue
@@ -90,13 +91,13 @@ def accept(
             scores = _scores(logits, rows, sessions, processors, allowed)
             final = rows == last.index_select(0, sessions)
             drafts = draft_tokens.index_select(0, rows).masked_fill(final, -1)  # -1: no draft
-            stands, tokens = _accept_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
-            fell = sessions[~stands]
-            accepted[fell], following[fell] = step, tokens
-            ended[places] = ~stands
+            accepted, tokens = _accept_rows(rule, scores, drafts, rows, sessions, step, sampling, q)
+            rejected = sessions[~accepted]
+            lengths[rejected], following[rejected] = step, tokens
+            ended[places] = ~accepted
         going = going[~ended]
         step += 1
-    return AcceptanceOutput(accepted, following)
+    return AcceptanceOutput(lengths, following)
 
 
 def _scores(
@@ -130,7 +131,7 @@ def _scores(
 
 
 def _accept_rows(
-    rule: Rule,
+    rule: AcceptanceRule,
     scores: Tensor,  # float32 [n, vocab]
     drafts: Tensor,  # int64 [n], -1 where there is no draft token
     rows: Tensor,  # int64 [n]
@@ -139,11 +140,11 @@ def _accept_rows(
     sampling: SamplingBatch,
     q: SparseDistributions | None,
 ) -> tuple[Tensor, Tensor]:
-    """(stands: bool [n], tokens: int64 [rows that don't stand], their next tokens)."""
-    if rule == Rule.GREEDY:
+    """(accepted: bool [n], tokens: int64 [rejected rows], their next tokens)."""
+    if rule == AcceptanceRule.GREEDY:
         best = scores.max(dim=-1).indices
-        stands = best == drafts
-        return stands, best[~stands]
+        accepted = best == drafts
+        return accepted, best[~accepted]
     seed, position = (
         sampling.seed.index_select(0, sessions),
         sampling.first_position.index_select(0, sessions) + step,
@@ -155,26 +156,26 @@ def _accept_rows(
         sampling.top_p.index_select(0, sessions),
         sampling.min_p.index_select(0, sessions),
     )
-    if rule == Rule.COUPLED:
+    if rule == AcceptanceRule.COUPLED:
         sampled = sample(p, seed, position, Purpose.COUPLED)
-        stands = sampled == drafts
-        return stands, sampled[~stands]
+        accepted = sampled == drafts
+        return accepted, sampled[~accepted]
     drafted = drafts >= 0
     token = drafts.clamp(min=0)[:, None]  # int64 [n, 1]
-    chance = p.gather(1, token).squeeze(1)  # of the draft token to stand
-    with_q = rule == Rule.REJECTION and bool(drafted.any())
+    chance = p.gather(1, token).squeeze(1)  # of the draft token to be accepted
+    with_q = rule == AcceptanceRule.REJECTION and bool(drafted.any())
     if with_q:
         assert q is not None
         # [n, slots] each; index_select copies rows much faster than an index does on a CPU
         slots = q.ids.index_select(0, rows).to(torch.int64), q.probs.index_select(0, rows)
         chance = chance / torch.where(slots[0] == token, slots[1], 0.0).sum(dim=-1)
-    stands = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
-    fell = (~stands).nonzero().squeeze(1)  # int64 [those that don't stand]
-    # A refused draft token's row samples what p has more of than q, the bonus row p itself.
-    weights = p if len(fell) == len(p) else p.index_select(0, fell)  # ours to write
-    token, refused = token.index_select(0, fell), drafted.index_select(0, fell)
+    accepted = drafted & (uniform(seed, position, Purpose.ACCEPT) < chance)
+    rejected = (~accepted).nonzero().squeeze(1)  # int64 [rejected rows]
+    # A rejected draft token's row samples what p has more of than q, the bonus row p itself.
+    weights = p if len(rejected) == len(p) else p.index_select(0, rejected)  # ours to write
+    token, refused = token.index_select(0, rejected), drafted.index_select(0, rejected)
     if with_q:
-        ids, taken = (slot.index_select(0, fell) for slot in slots)
+        ids, taken = (slot.index_select(0, rejected) for slot in slots)
     else:
         ids, taken = token, torch.ones_like(weights[:, :1])
     before = weights.gather(1, ids)
@@ -184,5 +185,5 @@ def _accept_rows(
     nothing = refused & (weights.amax(dim=-1) <= NO_MASS)
     if bool(nothing.any()):
         weights[nothing] = weights[nothing].scatter(1, ids[nothing], before[nothing])
-    seed, position = seed.index_select(0, fell), position.index_select(0, fell)
-    return stands, sample(weights, seed, position, Purpose.SAMPLE)
+    seed, position = seed.index_select(0, rejected), position.index_select(0, rejected)
+    return accepted, sample(weights, seed, position, Purpose.SAMPLE)

@@ -1,7 +1,7 @@
-"""A pass's question to the decision: the deciding sessions' drafts and distributions, as tensors.
+"""One pass's acceptance: the verified sessions' drafts and distributions, as tensors.
 
 Knows how sessions with rules and parameters of their own become one batch, and which batches need
-no more than an argmax. Refuses to know how the kernels decide, and what becomes of the answers.
+no more than an argmax. Does not know how the kernels work, and what the results are used for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from common.sampling.distribution import NEVER, filters
-from common.sampling.rules import AcceptanceRule
 from common.types import TokenLogprobs
-from verifier.acceptance.batch import Rule, SamplingBatch
+from verifier.acceptance.batch import SamplingBatch
 from verifier.acceptance.draft_distributions import pack_draft_distributions
 from verifier.acceptance.logprobs import run_logprobs
 from verifier.acceptance.rules import accept, accept_greedy
@@ -24,17 +23,10 @@ from verifier.acceptance.token_counts import processor_rows
 from verifier.batcher import Batch
 from verifier.session import Session
 
-RULES = {
-    AcceptanceRule.GREEDY: Rule.GREEDY,
-    AcceptanceRule.TARGET_ONLY: Rule.TARGET_ONLY,
-    AcceptanceRule.REJECTION: Rule.REJECTION,
-    AcceptanceRule.COUPLED: Rule.COUPLED,
-}
-
 
 @dataclass(frozen=True)
 class VerifyOutput:
-    """What was decided for one session. The run may still be cut at a reason to stop."""
+    """The result of one session. The run may still be cut at a reason to stop."""
 
     accepted_length: int
     next_token: int
@@ -42,7 +34,7 @@ class VerifyOutput:
 
 
 class AcceptanceSampler(Protocol):
-    """Who decides a pass: chosen at start, by the device."""
+    """Computes a pass's results: selected at start, by the device."""
 
     @property
     def lag_s(self) -> float:
@@ -58,9 +50,9 @@ class AcceptanceSampler(Protocol):
         """Raise, after a pass that failed, if no other can succeed: the service must end then."""
 
     def accept(self, batch: Batch, logits: Tensor) -> Sequence[VerifyOutput | None]:
-        """One outcome per deciding session, in their order; logits: [logit rows, vocab].
+        """One output per verified session, in their order; logits: [logit rows, vocab].
 
-        None: logits that the session's decision rests on aren't finite, and it can't go on.
+        None: logits that the session's result depends on aren't finite, and it can't go on.
         """
 
 
@@ -87,8 +79,8 @@ def accept_batch(
     logits: Tensor,  # float32 [logit rows, vocab]
     real_ids: Tensor | None,  # bool [vocab]: ids the tokenizer has; None: all
 ) -> list[VerifyOutput | None]:
-    """One outcome per deciding session, in their order. None: see AcceptanceSampler.decide."""
-    sessions = batch.deciding
+    """One output per verified session, in their order. None: see AcceptanceSampler.accept."""
+    sessions = batch.verified
     if not sessions:
         return []  # chunks of long prompts only
     drafts, offsets = batch.draft_tokens(), batch.offsets()
@@ -97,11 +89,11 @@ def accept_batch(
         if real_ids is not None:  # of an id that doesn't exist nothing matters
             logits = logits.masked_fill(~real_ids, NEVER)
             invalid = ~logits.amax(dim=-1).isfinite()
-        logits = logits.masked_fill(invalid[:, None], 0.0)  # so that the others can be decided
+        logits = logits.masked_fill(invalid[:, None], 0.0)  # so that the others can be computed
     if all(session.takes_argmax for session in sessions):
-        decisions = accept_greedy(logits, drafts, offsets, real_ids)
+        acceptance = accept_greedy(logits, drafts, offsets, real_ids)
     else:
-        decisions = accept(
+        acceptance = accept(
             logits,
             drafts,
             offsets,
@@ -110,7 +102,7 @@ def accept_batch(
             processor_rows([(session.token_counts, session.draft) for session in sessions]),
             real_ids,
         )
-    accepted, following = decisions.accepted_lengths.tolist(), decisions.next_tokens.tolist()
+    accepted, following = acceptance.accepted_lengths.tolist(), acceptance.next_tokens.tolist()
     counts = [session.sequence.wanted for session in sessions]
     parts = zip(sessions, logits.split(counts), invalid.split(counts), strict=True)
     return [
@@ -125,7 +117,7 @@ def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
     """Each session's rule, filters, seed and place."""
     temperature, top_k, top_p, min_p = filters([s.spec.sampling for s in sessions], vocab)
     return SamplingBatch(
-        rule=torch.tensor([RULES[s.spec.rule] for s in sessions], dtype=torch.int8),
+        rule=torch.tensor([s.spec.rule for s in sessions], dtype=torch.int8),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -138,7 +130,7 @@ def sampling_batch(sessions: Sequence[Session], vocab: int) -> SamplingBatch:
 def _logprobs(
     session: Session, rows: Tensor, next_token: int, real_ids: Tensor | None
 ) -> tuple[TokenLogprobs, ...]:
-    """rows: [a + 1, vocab], those that decided the accepted tokens and the next one."""
+    """rows: [a + 1, vocab], those of the accepted tokens and the next one."""
     top = session.spec.sampling.logprobs
     if top is None:
         return ()

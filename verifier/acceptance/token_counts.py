@@ -69,7 +69,7 @@ class TokenCounts:
         self._counting = repeats or bool(params.presence_penalty or params.frequency_penalty)
         self._output = resumed  # its length
         self._places: dict[int, int] = {}  # of ids among the entries
-        self._entries = Entries.zeros(16)  # as many as places, and room for more
+        self._entries = Entries.zeros(16)  # as many as indices, and space for more
         places = self._at([token_id for token_id, _ in params.logit_bias])
         self._entries.bias[places] = [bias for _, bias in params.logit_bias]
         if resumed < params.min_new_tokens:
@@ -95,7 +95,7 @@ class TokenCounts:
             self._count(tokens, output=True)
 
     def rows(self, draft: Sequence[int]) -> Entries:
-        """[k + 1, ids]: row j as it stands once draft[:j] is output too.
+        """[k + 1, ids]: row j counts draft[:j] as output too.
 
         All rows have the same ids; where one means nothing to a row, its entry changes nothing.
         """

@@ -1,4 +1,4 @@
-"""What each row's distribution is, in three numbers, and whether its draft token stands under it.
+"""What each row's distribution is, in three numbers, and whether its draft token is accepted.
 
 The exact threshold of a filtered row, the mass kept, and acceptance. Refuses to know how candidates
 are found (verifier/kernels/select_candidates.py, flat.py) and tokens sampled (sample.py).
@@ -17,15 +17,15 @@ from common.kernels.threshold import threshold
 from verifier.kernels.flat_rows import interval
 from verifier.kernels.mask_logits import value_at
 from verifier.kernels.sample import Q_SLICE
+from verifier.kernels.sessions import RULE_REJECTION
 
 _ARGMAX, _SAMPLED, _FILTERED = tl.constexpr(ARGMAX), tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 _INVALID_LOGITS, _NO_TOKEN = tl.constexpr(INVALID_LOGITS), tl.constexpr(NO_TOKEN)
 _Q_SLICE = tl.constexpr(Q_SLICE)
-_REJECTION = tl.constexpr(2)  # verifier.acceptance.batch.Rule
 
 
 @triton.jit(do_not_specialize=["sessions", "q_width"])
-def settle(
+def accept_drafts(
     logits,
     row_stride,
     width,
@@ -60,7 +60,7 @@ def settle(
     edges,
     masses,
     best,  # int32 [rows], written for ARGMAX rows
-    stops,  # int32 [rows], written: 1 where the draft token doesn't stand
+    stops,  # int32 [rows], written: 1 where the draft token is rejected
     sessions,
     chunks,
     LIMIT: tl.constexpr,
@@ -75,14 +75,14 @@ def settle(
     HAS_PAIRS: tl.constexpr,
 ):
     """WHOLE: flat rows, which programs take in turn; else all others, one program for each."""
-    item = tl.program_id(0)
-    total = item + 1
+    work = tl.program_id(0)
+    total = work + 1
     if WHOLE:
         total = tl.load(sampled + 2)
-    while item < total:
-        row = item
+    while work < total:
+        row = work
         if WHOLE:
-            row = tl.load(flat + item)
+            row = tl.load(flat + work)
         kind = tl.load(kinds + row)
         session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
         is_last = row == tl.load(session_offsets + session + 1).to(tl.int32) - 1
@@ -119,7 +119,7 @@ def settle(
             top = tl.load(row_values + row * 3)
             cut = tl.load(row_values + row * 3 + 1)
             mass = tl.load(row_values + row * 3 + 2)
-            least = tl.load(min_p + session)
+            minimum = tl.load(min_p + session)
             if kind == _FILTERED:
                 first = row * 0
                 end = row * 0
@@ -138,7 +138,7 @@ def settle(
                     )  # fmt: skip
                 cut, mass = threshold(
                     logits, row, row_stride, width, exists, processed, first, end, values, count,
-                    cut, under, high, over, top, scale, mass, keep_k, keep_p, least,
+                    cut, under, high, over, top, scale, mass, keep_k, keep_p, minimum,
                     WHOLE, LIMIT, SHIFT, HAS_MASK, HAS_PAIRS,
                 )  # fmt: skip
                 tl.store(row_values + row * 3 + 1, cut)
@@ -148,8 +148,8 @@ def settle(
                 HAS_MASK, HAS_PAIRS,
             )  # fmt: skip
             share = tl.exp2((x - top) * scale)
-            p = tl.where((x >= cut) & (share >= least), share / mass, 0.0)
-            if HAS_Q and tl.load(rule + session) == _REJECTION:
+            p = tl.where((x >= cut) & (share >= minimum), share / mass, 0.0)
+            if HAS_Q and tl.load(rule + session) == RULE_REJECTION:
                 q = p * 0.0
                 for start in range(0, q_width, _Q_SLICE):
                     slot = start + tl.arange(0, _Q_SLICE)
@@ -162,4 +162,4 @@ def settle(
             position = tl.load(first_position + session).to(tl.int32) + offset
             u = uniform(tl.load(seed + session), position, ACCEPT)
             tl.store(stops + row, (is_last | (u >= p)).to(tl.int32))
-        item += tl.num_programs(0)
+        work += tl.num_programs(0)

@@ -4,7 +4,7 @@ All programs take part: each level cuts the interval that holds the threshold by
 one program per part of the vocabulary adds up the mass over each of them. The next level adds the
 parts, in order, and goes on in the interval between two edges. The first levels' edges are evenly
 spaced values, which suits distributions; the later ones' evenly spaced float ranks, which suits
-bits. What is left when LEVELS are through, `settle` halves (settle.py), as it does all of a row
+bits. What is left when LEVELS are through, `accept_drafts` halves (accept_drafts.py), as it does all of a row
 under a top-k of that size, which hardly anybody asks for.
 
 An interval: rank_under < rank of the threshold <= rank_high, and the mass over rank_under, negative
@@ -84,8 +84,8 @@ def interval(
         gone = inside & (mass >= goal)
         new_high = tl.minimum(high, tl.min(tl.where(kept, rank, high), 0))
         new_under = tl.maximum(under, tl.max(tl.where(gone, rank, under), 0))
-        least = tl.min(tl.where(gone, mass, float("inf")), 0)
-        over = tl.where(new_under > under, least, over)
+        minimum = tl.min(tl.where(gone, mass, float("inf")), 0)
+        over = tl.where(new_under > under, minimum, over)
         return new_under, new_high, over
 
 
@@ -104,7 +104,7 @@ def probe(
     row_values,  # float32 [rows, 3]: top, floor, mass of all ids
     flat,  # int32 [rows]: rows to be looked at,
     sampled,  # int32 [3]: of which there are sampled[2]
-    intervals,  # int32 [rows, LEVELS, 2], written at LEVEL; at 0 by `narrow`
+    intervals,  # int32 [rows, LEVELS, 2], written at LEVEL; at 0 by `select_candidates`
     over_under,  # float32 [rows, LEVELS], as intervals
     edges,  # int32 [rows, LEVELS, EDGES], as intervals: ranks
     masses,  # float32 [rows, LEVELS, chunks, EDGES], written at LEVEL
@@ -120,10 +120,10 @@ def probe(
 ):
     """One level. Programs take rows and chunks in turn."""
     total = tl.load(sampled + 2) * chunks
-    item = tl.program_id(0)
-    while item < total:
-        row = tl.load(flat + item // chunks)
-        chunk = item % chunks
+    work = tl.program_id(0)
+    while work < total:
+        row = tl.load(flat + work // chunks)
+        chunk = work % chunks
         session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
         keep_p = tl.load(top_p + session)
         if (keep_p < 1.0) & (tl.load(top_k + session) >= width):
@@ -160,4 +160,4 @@ def probe(
                             more = tl.exp2((y - top) * scale)
                             mass += tl.sum(tl.where(y > edge, more, 0.0), 0)
                     tl.store(masses + (place * chunks + chunk) * _EDGES + at, mass)
-        item += tl.num_programs(0)
+        work += tl.num_programs(0)

@@ -1,13 +1,13 @@
 """Logit bias, penalties and ids that may not come yet, on the few (row, id) pairs that have any.
 
 The adjusted value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for some
-ids would cost more than the decision. So the pairs are taken out: `punch` keeps each adjusted value
+ids would cost more than the acceptance. So the pairs are taken out: `mask_logits` keeps each adjusted value
 beside the logits and leaves -inf in its place, every later kernel reads the row as usual and the
 row's pairs as one part more, and `restore` puts the logits back bit for bit. Whoever shares the
-logits with this stream's decision sees them unchanged before and after it; only in between they
+logits in this stream sees them unchanged before and after it; only in between they
 have holes.
 
-An id stands once in a row's list at most. Refuses to know filters, drafts and randomness.
+An id is once in a row's list at most. Does not know filters, drafts and randomness.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PART = tl.constexpr(256)
 
 
 @triton.jit(do_not_specialize=["sessions"])
-def punch(
+def mask_logits(
     logits,  # [rows, vocab], written: -inf at the pairs
     row_stride,
     width,
@@ -37,7 +37,7 @@ def punch(
     repetition,  # float32 [sessions]
     presence,
     frequency,
-    taken,  # [n], of the logits' dtype: what stood there
+    taken,  # [n], of the logits' dtype: the values that were there
     processed,  # float32 [n]
     tops,  # the pairs are the row's last part: its maximum,
     top_blocks,  # the lowest id that has it (an id, not a block),
@@ -75,7 +75,7 @@ def punch(
         if HAS_MASK:
             gone = gone | (tl.load(exists + token, mask=inside, other=1) == 0)
         x = tl.where(gone | (at >= end), float("-inf"), x)
-        # Taken out, it must still tell that the row has no distribution; see common/kernels/scan.py.
+        # Taken out, it must still show that the row's logits are invalid; see common/kernels/scan.py.
         strange = inside & ((old != old) | (old == float("inf")))
         x = tl.where(strange, float("inf"), x)
         tl.store(processed + at, x, mask=inside)
@@ -104,7 +104,7 @@ def punch(
 
 @triton.jit
 def restore(logits, row_stride, offsets, ids, taken):
-    """Put back what `punch` took. One program per row."""
+    """Put back what `mask_logits` took. One program per row."""
     row = tl.program_id(0)
     first = tl.load(offsets + row).to(tl.int32)
     end = tl.load(offsets + row + 1).to(tl.int32)

@@ -10,16 +10,15 @@ import triton.language as tl
 
 from common.kernels.row_top import NO_TOKEN, is_finite
 from common.kernels.scan import ARGMAX
-from verifier.kernels.sessions import first_stop
+from verifier.kernels.sessions import RULE_COUPLED, first_stop
 
 _ARGMAX, _NO_TOKEN = tl.constexpr(ARGMAX), tl.constexpr(NO_TOKEN)
-_COUPLED = tl.constexpr(3)  # verifier.acceptance.batch.Rule
 ROWS = tl.constexpr(8)
 _NONE = tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
-def finish_greedy(
+def reduce_greedy(
     logits,
     row_stride,
     width,
@@ -30,8 +29,8 @@ def finish_greedy(
     top_blocks,
     stride,
     # int64 [sessions, 2], written: accepted length, next token; zeros without rows. NO_TOKEN where
-    # the session's decision comes to a row without a distribution.
-    decisions,
+    # the session's result depends on a row with invalid logits.
+    acceptance,
     chunks,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -72,11 +71,11 @@ def finish_greedy(
         stop = tl.where(going, stop, first)
         next_token = tl.where(going, next_token, tl.sum(tl.where(row == first, best, 0), 0))
         start += ROWS
-    _write(decisions, session, begin, end, stop, next_token)
+    _write(acceptance, session, begin, end, stop, next_token)
 
 
 @triton.jit
-def finish(
+def reduce_sessions(
     draft_tokens,
     session_offsets,
     kinds,
@@ -86,7 +85,7 @@ def finish(
     candidates,  # int32 [rows]
     keys,  # float32 [rows, chunks, 2]
     tokens,  # int32 [rows, chunks, 2]
-    decisions,  # int64 [sessions, 2], written as by finish_greedy
+    acceptance,  # int64 [sessions, 2], written as by finish_greedy
     chunks,
     PARTS: tl.constexpr,
     LIMIT: tl.constexpr,
@@ -99,7 +98,7 @@ def finish(
     next_token = begin * 0
     if begin < end:
         is_argmax = tl.load(kinds + begin) == _ARGMAX
-        if (tl.load(rule + session) == _COUPLED) & (is_argmax == 0):
+        if (tl.load(rule + session) == RULE_COUPLED) & (is_argmax == 0):
             going = begin < end
             row = begin
             while going:
@@ -114,12 +113,12 @@ def finish(
                 next_token = tl.load(best + stop)
             else:
                 next_token = _sampled(keys, tokens, candidates, stop, chunks, PARTS, LIMIT)
-    _write(decisions, session, begin, end, stop, next_token)
+    _write(acceptance, session, begin, end, stop, next_token)
 
 
 @triton.jit
 def _sampled(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl.constexpr):
-    """The row's token: the least over its chunks; p's own where the rule's weights are all zero."""
+    """The row's token: the minimum over its chunks; p's own where the rule's weights are all zero."""
     part = tl.arange(0, PARTS)
     place = (row * chunks + part) * 2
     parts = tl.where(tl.load(candidates + row) <= LIMIT, 1, chunks)  # candidates are one part
@@ -127,21 +126,21 @@ def _sampled(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: 
     plain = tl.load(keys + place + 1, mask=part < parts, other=float("inf"))
     which = tl.load(tokens + place, mask=part < parts, other=_NONE)
     plain_which = tl.load(tokens + place + 1, mask=part < parts, other=_NONE)
-    least = tl.min(own, 0)
-    if least == float("inf"):
-        least = tl.min(plain, 0)
-        return tl.min(tl.where(plain == least, plain_which, _NONE), 0)
+    minimum = tl.min(own, 0)
+    if minimum == float("inf"):
+        minimum = tl.min(plain, 0)
+        return tl.min(tl.where(plain == minimum, plain_which, _NONE), 0)
     else:
-        return tl.min(tl.where(own == least, which, _NONE), 0)
+        return tl.min(tl.where(own == minimum, which, _NONE), 0)
 
 
 @triton.jit
-def _write(decisions, session, begin, end, stop, next_token):
-    """The pair as int64; a session without rows (a graph's spare place) decides nothing.
+def _write(acceptance, session, begin, end, stop, next_token):
+    """The pair as int64; a session without rows (a graph's spare slot) gives nothing.
 
     Nothing could be sampled where the row has no distribution.
     """
     next_token = tl.where(next_token == _NONE, _NO_TOKEN, next_token)
     accepted = tl.where(begin < end, stop - begin, 0)
-    tl.store(decisions + session * 2, accepted.to(tl.int64))
-    tl.store(decisions + session * 2 + 1, next_token.to(tl.int64))
+    tl.store(acceptance + session * 2, accepted.to(tl.int64))
+    tl.store(acceptance + session * 2 + 1, next_token.to(tl.int64))

@@ -1,9 +1,9 @@
-"""Drawing a token from a settled row: Gumbel-max, the id of the least exponential / weight.
+"""Samples a token of a row: Gumbel-max, the id of the minimum of exponential / weight.
 
 Rows are sampled from where that can matter (verifier/kernels/sessions.py, `choose`), by as many
 programs as fill a GPU, which take rows and chunks in turn. Filtered rows look at their candidates
 only, others at the vocabulary, a chunk of it per program, with four ids' noise from each Philox
-block. Where the rule's own weights are all nothing a part keeps the least of p's, for residuals
+block. Where the rule's own weights are all nothing a part keeps the minimum of p's, for residuals
 that rounding leaves empty. Refuses to know filters and acceptance.
 """
 
@@ -14,25 +14,23 @@ import triton.language as tl
 
 from common.kernels.rng import COUPLED, SAMPLE, exponential, run_exponential
 from common.kernels.scan import logits_of_run
+from verifier.kernels.sessions import RULE_COUPLED, RULE_REJECTION, RULE_TARGET_ONLY
 
 CHUNK = 4096  # ids per program
 Q_SLICE = 32  # entries of a row of q looked at at a time: its length compiles nothing; 64 spill
 _PART, _Q_SLICE = tl.constexpr(256), tl.constexpr(Q_SLICE)
-_TARGET_ONLY, _REJECTION, _COUPLED = (
-    tl.constexpr(1),
-    tl.constexpr(2),
-    tl.constexpr(3),
-)  # decision.py
 _NOBODY = tl.constexpr(0x7FFFFFFF)
-_NO_MASS = tl.constexpr(2.0**-100)  # as in reference.py: below it a residual is rounding
+_NO_MASS = tl.constexpr(
+    2.0**-100
+)  # as in verifier/acceptance/rules.py: below it a residual is rounding
 
 
 @triton.jit
-def _least(noise, weight, mass, ids):
-    """(the least noise / weight, whose it is: of equals the lowest id); infinite without weight."""
+def _minimum(noise, weight, mass, ids):
+    """(the minimum of noise / weight, whose it is: of equals the lowest id); infinite without weight."""
     key = tl.where(weight > _NO_MASS * mass, noise / weight, float("inf"))
-    least = tl.min(key, 0)
-    return least, tl.min(tl.where(key == least, ids, _NOBODY), 0)
+    minimum = tl.min(key, 0)
+    return minimum, tl.min(tl.where(key == minimum, ids, _NOBODY), 0)
 
 
 @triton.jit
@@ -59,10 +57,10 @@ def _offer(
     q_count,
     HAS_Q: tl.constexpr,
 ):
-    """The least of _PART listed ids by the rule's own weights, and by p's."""
+    """The minimum of _PART listed ids by the rule's own weights, and by p's."""
     share = tl.where(kept, tl.exp2((x - top) * scale), 0.0)
     noise = exponential(seed, position, ids, purpose)
-    plain_key, plain_token = _least(noise, share, mass, ids)
+    plain_key, plain_token = _minimum(noise, share, mass, ids)
     own = tl.where(ids == excluded, 0.0, share)
     if HAS_Q and q_count > 0:
         q = own * 0.0
@@ -72,7 +70,7 @@ def _offer(
             probs = tl.load(q_probs_row + slot, mask=slot < q_count, other=0.0)
             q += tl.sum(tl.where(ids[:, None] == listed[None, :], probs[None, :], 0.0), 1)
         own = tl.maximum(own - q * mass, 0.0)
-    key, token = _least(noise, own, mass, ids)
+    key, token = _minimum(noise, own, mass, ids)
     return key, token, plain_key, plain_token
 
 
@@ -130,7 +128,7 @@ def sample(
     few,
     many,
     sampled,
-    keys,  # float32 [rows, chunks, 2], written for sampled rows: the rule's own least; p's, or inf
+    keys,  # float32 [rows, chunks, 2], written for sampled rows: the rule's own minimum; p's, or inf
     tokens,  # int32 [rows, chunks, 2], written: whose they are
     chunks,
     sessions,
@@ -142,13 +140,13 @@ def sample(
 ):
     shorts = tl.load(sampled)
     total = shorts + tl.load(sampled + 1) * chunks
-    item = tl.program_id(0)
-    while item < total:
-        chunk = tl.where(item < shorts, 0, (item - shorts) % chunks)
-        if item < shorts:
-            row = tl.load(few + item)
+    work = tl.program_id(0)
+    while work < total:
+        chunk = tl.where(work < shorts, 0, (work - shorts) % chunks)
+        if work < shorts:
+            row = tl.load(few + work)
         else:
-            row = tl.load(many + (item - shorts) // chunks)
+            row = tl.load(many + (work - shorts) // chunks)
         session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
         begin = tl.load(session_offsets + session).to(tl.int32)
         end = tl.load(session_offsets + session + 1).to(tl.int32)
@@ -158,14 +156,14 @@ def sample(
         cut = tl.load(row_values + row * 3 + 1)
         mass = tl.load(row_values + row * 3 + 2)
         count = tl.load(candidates + row)
-        least = tl.load(min_p + session)
+        minimum = tl.load(min_p + session)
         seed = tl.load(seeds + session)
         position = tl.load(first_position + session).to(tl.int32) + row - begin
-        purpose = tl.where(how == _COUPLED, COUPLED, SAMPLE)
-        replaces = row < end - 1  # a draft token didn't stand: what it could have been is taken out
+        purpose = tl.where(how == RULE_COUPLED, COUPLED, SAMPLE)
+        replaces = row < end - 1  # a draft token was rejected: what it could have been is taken out
         draft = tl.load(draft_tokens + row).to(tl.int32)
-        excluded = tl.where(replaces & (how == _TARGET_ONLY), draft, _NOBODY)
-        q_count = tl.where(replaces & (how == _REJECTION), q_width, 0)
+        excluded = tl.where(replaces & (how == RULE_TARGET_ONLY), draft, _NOBODY)
+        q_count = tl.where(replaces & (how == RULE_REJECTION), q_width, 0)
         q_row = q_ids + row * q_width
         q_probs_row = q_probs + row * q_width
         key = top * 0 + float("inf")
@@ -178,7 +176,7 @@ def sample(
                 inside = at < count
                 y = tl.load(values + row * LIMIT + at, mask=inside, other=float("-inf"))
                 listed = tl.load(ids + row * LIMIT + at, mask=inside, other=_NOBODY)
-                kept = inside & (y >= cut) & (tl.exp2((y - top) * scale) >= least)
+                kept = inside & (y >= cut) & (tl.exp2((y - top) * scale) >= minimum)
                 a, a_token, b, b_token = _offer(
                     y, listed, kept, top, scale, mass, seed, position, purpose,
                     excluded, q_row, q_probs_row, q_count, HAS_Q,
@@ -190,14 +188,14 @@ def sample(
             some = first + tl.arange(0, CHUNK)
             x = logits_of_run(logits, row, row_stride, first, width, exists, CHUNK, HAS_MASK)
             share = tl.exp2((x - top) * scale)
-            share = tl.where((x >= cut) & (share >= least), share, 0.0)
+            share = tl.where((x >= cut) & (share >= minimum), share, 0.0)
             noise = run_exponential(seed, position, first, purpose, CHUNK)
             own = tl.where(some == excluded, 0.0, share)
             if HAS_Q and q_count > 0:
                 own = _less_q(own, some, first, mass, q_row, q_probs_row, q_count, CHUNK)
-            key, token = _least(noise, own, mass, some)
-            if key == float("inf"):  # else p's own least is never asked for
-                plain_key, plain_token = _least(noise, share, mass, some)
+            key, token = _minimum(noise, own, mass, some)
+            if key == float("inf"):  # else p's own minimum is never needed
+                plain_key, plain_token = _minimum(noise, share, mass, some)
             if HAS_PAIRS:
                 pair = tl.load(pair_offsets + row).to(tl.int32)
                 pairs = tl.load(pair_offsets + row + 1).to(tl.int32)
@@ -207,7 +205,7 @@ def sample(
                     y = tl.load(processed + at, mask=at < pairs, other=float("-inf"))
                     listed = tl.load(pair_ids + at, mask=at < pairs, other=_NOBODY)
                     kept = (y >= cut) & (y > float("-inf"))
-                    kept = kept & (tl.exp2((y - top) * scale) >= least)
+                    kept = kept & (tl.exp2((y - top) * scale) >= minimum)
                     a, a_token, b, b_token = _offer(
                         y, listed, kept, top, scale, mass, seed, position, purpose,
                         excluded, q_row, q_probs_row, q_count, HAS_Q,
@@ -219,4 +217,4 @@ def sample(
         tl.store(keys + place + 1, plain_key)
         tl.store(tokens + place, token)
         tl.store(tokens + place + 1, plain_token)
-        item += tl.num_programs(0)
+        work += tl.num_programs(0)

@@ -21,7 +21,7 @@ _MOST_BLOCKS = tl.constexpr(256)  # read again by one program under top-p; more,
 
 
 @triton.jit(do_not_specialize=["sessions"])
-def narrow(
+def select_candidates(
     logits,
     row_stride,
     width,
@@ -75,7 +75,7 @@ def narrow(
             session = tl.minimum(tl.load(row_sessions + row), sessions - 1)
             keep_k = tl.load(top_k + session)
             keep_p = tl.load(top_p + session)
-            least = tl.load(min_p + session)
+            minimum = tl.load(min_p + session)
             first = row * 0
             end = row * 0
             if HAS_PAIRS:
@@ -92,7 +92,7 @@ def narrow(
                 at_ratio = ratios + row.to(tl.int64) * blocks + block
                 ratio = tl.load(at_ratio, mask=block < blocks, other=0.0).to(tl.float32)
                 floor = floor_for_mass(highest, ratio, top, scale, rest, end - first, BLOCK)
-                by_min = top + tl.log2(tl.maximum(least, 1e-37)) / scale
+                by_min = top + tl.log2(tl.maximum(minimum, 1e-37)) / scale
                 by_min -= (tl.abs(top) + tl.abs(by_min)) * 1e-6
                 floor = tl.maximum(floor, by_min)
                 most = keep_k * 0 + _MOST_BLOCKS

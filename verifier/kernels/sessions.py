@@ -9,17 +9,21 @@ import triton
 import triton.language as tl
 
 from common.kernels.scan import ARGMAX, FILTERED, SAMPLED, UNUSED
+from common.sampling.rules import AcceptanceRule
 
 _UNUSED, _ARGMAX = tl.constexpr(UNUSED), tl.constexpr(ARGMAX)
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-_COUPLED = tl.constexpr(3)  # verifier.acceptance.batch.Rule
+# As in common.sampling.rules.AcceptanceRule: kernels read globals only if they are constexpr.
+RULE_TARGET_ONLY = tl.constexpr(AcceptanceRule.TARGET_ONLY.value)
+RULE_REJECTION = tl.constexpr(AcceptanceRule.REJECTION.value)
+RULE_COUPLED = tl.constexpr(AcceptanceRule.COUPLED.value)
 ROWS = tl.constexpr(64)
 SESSIONS = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit(do_not_specialize=["rows", "sessions"])  # else compiled anew for 1 and for sixteens
-def spread(
+def expand_sessions(
     offsets,  # int64 [sessions + 1]
     rule,  # int8 [sessions]
     temperature,  # float32 [sessions]
@@ -59,7 +63,7 @@ def spread(
 
 @triton.jit
 def first_stop(stops, first, end):
-    """The first row in [first, end) whose draft token didn't stand; the last row always stops."""
+    """The first row in [first, end) whose draft token is rejected; the last row always stops."""
     stop = end - 1
     for start in range(first, end, ROWS):
         row = start + tl.arange(0, ROWS)
@@ -87,7 +91,7 @@ def choose(
     if tl.load(kinds + begin, mask=begin < end, other=_UNUSED) >= _SAMPLED:
         first = begin
         last = end
-        if tl.load(rule + session) != _COUPLED:
+        if tl.load(rule + session) != RULE_COUPLED:
             first = first_stop(stops, begin, end)
             last = first + 1
         # A session's rows share their filters, but not how many candidates these leave.

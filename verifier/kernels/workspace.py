@@ -1,6 +1,6 @@
-"""All memory that deciding on a GPU needs, made once per shape: a step allocates nothing.
+"""All memory that acceptance on a GPU needs, made once per shape: a step allocates nothing.
 
-Every decision overwrites it, so one workspace serves one stream. Knows shapes. Refuses to know what
+Every call overwrites it, so one workspace serves one stream. Knows shapes. Refuses to know what
 is done with them (verifier/kernels/accept.py).
 """
 
@@ -48,7 +48,7 @@ class Workspace:
     tokens: Tensor  # int32 [rows, chunks, 2]
     taken: Tensor  # [pairs], of the logits' dtype
     processed: Tensor  # float32 [pairs]
-    decisions: Tensor  # int64 [sessions, 2]: accepted length, next token
+    acceptance: Tensor  # int64 [sessions, 2]: accepted length, next token
 
     @staticmethod
     def empty(
@@ -100,5 +100,5 @@ class Workspace:
             tokens=integers(some, chunks, 2),
             taken=torch.empty(pairs, dtype=dtype, device=device),
             processed=floats(pairs),
-            decisions=torch.empty(sessions, 2, dtype=torch.int64, device=device),
+            acceptance=torch.empty(sessions, 2, dtype=torch.int64, device=device),
         )  # fmt: skip

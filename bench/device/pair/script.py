@@ -49,7 +49,7 @@ class Script:
         told = json.loads(self._path.read_text())
         self._truths = {output[0]: output for output in told["outputs"]}
         self._stands = {
-            first: stands(first, len(output), told["rate"])
+            first: accepted(first, len(output), told["rate"])
             for first, output in self._truths.items()
         }
 
@@ -62,7 +62,7 @@ class Script:
         return right if self._stands[before[0]][len(before)] else (right + 1) % IDS
 
 
-def stands(stream: int, length: int, rate: float) -> list[bool]:
+def accepted(stream: int, length: int, rate: float) -> list[bool]:
     """Which positions of a stream are drafted rightly."""
     seed = torch.full((length,), stream + 1, dtype=torch.int64)
     return (rng.uniform(seed, torch.arange(length), rng.Purpose.ACCEPT) < rate).tolist()

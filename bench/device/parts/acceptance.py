@@ -94,8 +94,8 @@ def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
         one["logits"], one["draft"], one["offsets"], one["sampling"], one["q"], one["processors"],
         work.allowed, work=work,
     )  # fmt: skip
-    decisions: torch.Tensor = work.decisions
-    return decisions
+    acceptance: torch.Tensor = work.acceptance
+    return acceptance
 
 
 def baseline(one: dict[str, Any], case: dict[str, Any], every_row: bool) -> torch.Tensor:
@@ -142,7 +142,7 @@ def check(
         allowed = torch.ones(vocab, dtype=torch.bool, device=device)
         allowed[vocab - vocab // 50 :] = False
         work = workspace(rows, vocab, device, not case, allowed, case.get("pairs", 0))
-        work.decisions.fill_(-99)  # every place must be written
+        work.acceptance.fill_(-99)  # every place must be written
         got = [tuple(pair) for pair in ours(one, work).tolist()]
         s = one["sampling"] if case else _greedy(one["sampling"])
         batch = Batch(

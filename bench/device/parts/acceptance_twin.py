@@ -14,7 +14,8 @@ from torch import Tensor
 
 from common.sampling import rng
 from common.sampling.distribution import SparseDistributions
-from verifier.acceptance.batch import LogitsProcessors, Rule, SamplingBatch
+from common.sampling.rules import AcceptanceRule
+from verifier.acceptance.batch import LogitsProcessors, SamplingBatch
 
 INFINITY = float("inf")
 
@@ -35,7 +36,7 @@ class Batch:
 def sampling(sessions: int, vocab: int, device: str = "cpu", **given: Any) -> SamplingBatch:
     """Every session at temperature 1 and unfiltered, but for what is given (one value, or each)."""
     plain: dict[str, tuple[Any, torch.dtype]] = {
-        "rule": (Rule.TARGET_ONLY, torch.int8),
+        "rule": (AcceptanceRule.TARGET_ONLY, torch.int8),
         "temperature": (1.0, torch.float32),
         "top_k": (vocab, torch.int32),
         "top_p": (1.0, torch.float32),
@@ -97,8 +98,8 @@ def _race(weights: Tensor, seed: Tensor, position: int, purpose: rng.Purpose) ->
     ids = torch.arange(len(weights))
     e = rng.exponential(seed[None].cpu(), torch.tensor([position]), ids, purpose)
     keys = torch.where(weights > 0, e[0].to(weights) / weights, INFINITY)
-    least, second = keys.topk(2, largest=False).values
-    return int(keys.argmin()), float(second / least)
+    minimum, second = keys.topk(2, largest=False).values
+    return int(keys.argmin()), float(second / minimum)
 
 
 def accept_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
@@ -108,20 +109,20 @@ def accept_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
     margins: list[float] = []
     for session in range(len(batch.offsets) - 1):
         begin, end = int(batch.offsets[session]), int(batch.offsets[session + 1])
-        rule = Rule.GREEDY if s.temperature[session] == 0 else int(s.rule[session])
+        rule = AcceptanceRule.GREEDY if s.temperature[session] == 0 else int(s.rule[session])
         margin = INFINITY
         for row in range(begin, end):
             last = row == end - 1
             x = int(batch.draft[row])
             position = int(s.first_position[session]) + row - begin
             seed = s.seed[session]
-            if rule == Rule.GREEDY:
+            if rule == AcceptanceRule.GREEDY:
                 token = int(processed(batch, row, session).argmax())
                 if last or token != x:
                     break
                 continue
             p = distribution(batch, row, session)
-            if rule == Rule.COUPLED:
+            if rule == AcceptanceRule.COUPLED:
                 token, gap = _race(p, seed, position, rng.Purpose.COUPLED)
                 margin = min(margin, gap - 1)
                 if last or token != x:
@@ -131,14 +132,14 @@ def accept_plainly(batch: Batch) -> tuple[list[tuple[int, int]], list[float]]:
                 at = torch.tensor([position])
                 u = float(rng.uniform(seed[None].cpu(), at, rng.Purpose.ACCEPT)[0])
                 chance, q = float(p[x]), torch.zeros_like(p)
-                if rule == Rule.REJECTION:
+                if rule == AcceptanceRule.REJECTION:
                     assert batch.q is not None
                     q.index_add_(0, batch.q.ids[row].long(), batch.q.probs[row].double())
                     chance /= float(q[x])
                 margin = min(margin, abs(u - chance))
                 if u < chance:
                     continue
-                if rule == Rule.REJECTION:
+                if rule == AcceptanceRule.REJECTION:
                     left = (p - q).clamp(min=0)
                     p = left if left.sum() > 0 else p
                 else:

@@ -75,11 +75,11 @@ class Case:
         chunks = [Chunk([0] * len(rows), self.tables[session], 0) for session in sessions]
         group = shape.heads // shape.kv_heads
         flat = flatten(chunks, PAGE_SIZE, rows_per_tile(self.tiles, group), self.split)
-        arrays = (flat.pages, flat.items, flat.positions, flat.row_items, flat.lanes)
-        pages, items, positions, row_items, lanes = (
+        arrays = (flat.pages, flat.work_tiles, flat.positions, flat.row_tiles, flat.rows_in_tile)
+        pages, work_tiles, positions, row_tiles, rows_in_tile = (
             torch.from_numpy(array).to(device()) for array in arrays
         )
-        counts = torch.tensor([flat.rows, len(flat.items)], dtype=torch.int32, device=device())
+        counts = torch.tensor([flat.rows, len(flat.work_tiles)], dtype=torch.int32, device=device())
         query = self.query[sessions.start : sessions.stop, rows.start : rows.stop]
         query = query.flatten(0, 1).contiguous()
         return lambda: paged_attention(
@@ -87,10 +87,10 @@ class Case:
             self.keys,
             self.values,
             pages,
-            items,
+            work_tiles,
             positions,
-            row_items,
-            lanes,
+            row_tiles,
+            rows_in_tile,
             counts,
             self.tiles,
             scale=self.scale,

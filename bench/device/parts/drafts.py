@@ -113,12 +113,12 @@ def check(
             steps.seeds[row, None].cpu(), steps.positions[row, None].cpu(), order.cpu(), PROPOSE
         )[0]
         race = torch.where(kept > 0, noise.to(kept) / kept, torch.inf)
-        least, second = race.topk(2, largest=False).values
+        minimum, second = race.topk(2, largest=False).values
         sampled = int(order[int(race.argmin())]) == int(tokens[row, 0])
         near = near_edge(batch, row, ids.shape[1]) < 1e-5
-        close += near or float(second / least) < 1 + 1e-4
+        close += near or float(second / minimum) < 1 + 1e-4
         worst = max(worst, 0.0 if near else apart)
-        wrong += not near and (apart > 1e-5 or not (sampled or float(second / least) < 1 + 1e-4))
+        wrong += not near and (apart > 1e-5 or not (sampled or float(second / minimum) < 1 + 1e-4))
     return {
         "checked": rows, "close": close, "wrong": wrong, "worst_difference_of_q": worst,
         "right": not wrong,

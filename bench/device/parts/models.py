@@ -84,7 +84,9 @@ def bits_table(steps: Steps, rows: int) -> list[Row]:
     assert graphs is not None
     found = []
     table = steps.tables[0]
-    common = next((s for s in graphs.sizes if s.rows >= 16 and s.items >= s.rows), graphs.sizes[-1])
+    common = next(
+        (s for s in graphs.sizes if s.rows >= 16 and s.work_tiles >= s.rows), graphs.sizes[-1]
+    )
     many = min(len(steps.tables), TILED_ROWS // rows)
     hows = (("own sizes", 1, None), (f"size {common.rows}", 1, common), (f"of {many}", many, None))
     for name, sessions, size in hows:

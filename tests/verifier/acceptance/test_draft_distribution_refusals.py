@@ -105,7 +105,7 @@ async def test_a_rule_that_does_not_fit_is_refused_over_the_wire() -> None:
             ):
                 refusal = await beside_another(verifier, request)
                 assert refusal.code is StatusCode.INVALID_ARGUMENT
-                assert refusal.message.startswith(f"open.acceptance_rule is {rule.value}")
+                assert refusal.message.startswith(f"open.acceptance_rule is {rule.label}")
                 assert refusal.reason == "UNFIT_RULE"
 
 
@@ -230,7 +230,7 @@ async def test_rows_under_a_rule_that_takes_none_are_refused(rule) -> None:
         refusal = await beside_another(verifier, act)
         assert refusal.code is StatusCode.INVALID_ARGUMENT
         assert refusal.message == (
-            f"proposal.q is 1 rows long; it must be empty under the rule {rule.value}"
+            f"proposal.q is 1 rows long; it must be empty under the rule {rule.label}"
         )
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.sampling.parameters import SamplingParams
+from common.sampling.rules import AcceptanceRule
 from tests.kernels.decision_batches import VOCAB, sampling, uniform_q
-from verifier.acceptance.batch import AcceptanceOutput, Rule
+from verifier.acceptance.batch import AcceptanceOutput
 from verifier.acceptance.rules import accept
 from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
@@ -24,7 +25,7 @@ CHAIN = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(9)) * 
 class Output:
     """One session's output from a scripted target: logits depend on the token before."""
 
-    def __init__(self, rule: Rule, seed: int, params: SamplingParams) -> None:
+    def __init__(self, rule: AcceptanceRule, seed: int, params: SamplingParams) -> None:
         self.rule, self.seed = rule, seed
         self.tokens: list[int] = [3, 4]  # the prompt first
         self.token_counts = TokenCounts(params, self.tokens, {0})
@@ -74,7 +75,7 @@ PARAMS = [
 ]
 
 
-def plain(rule: Rule, seed: int, params: SamplingParams) -> list[int]:
+def plain(rule: AcceptanceRule, seed: int, params: SamplingParams) -> list[int]:
     """The output without a drafter."""
     session = Output(rule, seed, params)
     while len(session.tokens) < LENGTH + 2:
@@ -82,14 +83,19 @@ def plain(rule: Rule, seed: int, params: SamplingParams) -> list[int]:
     return session.tokens[: LENGTH + 2]
 
 
-@pytest.mark.parametrize("rule", [Rule.COUPLED, Rule.GREEDY])
+@pytest.mark.parametrize("rule", [AcceptanceRule.COUPLED, AcceptanceRule.GREEDY])
 @given(data=st.data())
 def test_the_output_is_a_function_of_prompt_seed_and_parameters(
-    rule: Rule, data: st.DataObject
+    rule: AcceptanceRule, data: st.DataObject
 ) -> None:
     """Whatever is drafted, however it is split into rounds, and whoever is in the batch: at every
     acceptance, penalties and min_new_tokens included."""
-    others = [Rule.TARGET_ONLY, Rule.REJECTION, Rule.GREEDY, Rule.COUPLED]
+    others = [
+        AcceptanceRule.TARGET_ONLY,
+        AcceptanceRule.REJECTION,
+        AcceptanceRule.GREEDY,
+        AcceptanceRule.COUPLED,
+    ]
     sessions = [Output(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
     sessions += [Output(other, 5, PARAMS[i]) for i, other in enumerate(others)]
     expected = [plain(rule, SEED + i, params) for i, params in enumerate(PARAMS)]
@@ -108,15 +114,17 @@ def test_the_output_is_a_function_of_prompt_seed_and_parameters(
 def test_min_new_tokens_counts_tokens_and_not_rounds() -> None:
     """Id 0 ends, and a bias makes it likeliest; it comes as the fifth token of a round."""
     params = SamplingParams(logit_bias=((0, 100.0),), min_new_tokens=4)
-    expected = plain(Rule.GREEDY, 0, params)
+    expected = plain(AcceptanceRule.GREEDY, 0, params)
     assert 0 not in expected[2:6] and expected[6] == 0
-    session = Output(Rule.GREEDY, 0, params)
+    session = Output(AcceptanceRule.GREEDY, 0, params)
     made = rounds([session], [expected[2:6]])
     assert int(made.accepted_lengths) == 4 and session.tokens == expected[:7]
 
 
-@pytest.mark.parametrize("rule", [Rule.TARGET_ONLY, Rule.REJECTION, Rule.COUPLED])
-def test_seeds_that_differ_sample_different_tokens(rule: Rule) -> None:
+@pytest.mark.parametrize(
+    "rule", [AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED]
+)
+def test_seeds_that_differ_sample_different_tokens(rule: AcceptanceRule) -> None:
     sessions = [Output(rule, seed, SamplingParams()) for seed in range(200)]
     for _ in range(20):
         rounds(sessions, [[]] * 200)

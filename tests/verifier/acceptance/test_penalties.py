@@ -85,12 +85,12 @@ async def test_greedy_output_is_the_argmax_after_penalties_counted_anew(
 async def test_min_new_tokens_counts_tokens_and_not_rounds(rule) -> None:
     """The target would stop at once: its likeliest token is the stop id, wherever it may be."""
     async with serving() as verifier:
-        for least in (0, 1, 4, 5, 6, 9):
-            params: dict[str, Any] = {"logit_bias": ((5, 100.0),), "min_new_tokens": least}
+        for minimum in (0, 1, 4, 5, 6, 9):
+            params: dict[str, Any] = {"logit_bias": ((5, 100.0),), "min_new_tokens": minimum}
             stops = frozenset({5})
             spec = sampled(verifier, rule, stop_ids=stops, **params)
             bare = await run(verifier, spec)
-            assert len(bare.tokens) == max(1, least + 1)
+            assert len(bare.tokens) == max(1, minimum + 1)
             assert bare.finish_reason is FinishReason.STOP
             assert 5 not in bare.tokens[:-1] and bare.tokens[-1] == 5
             for k in (1, 2, 3, 8):

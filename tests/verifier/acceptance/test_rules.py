@@ -10,9 +10,10 @@ from torch import Tensor
 
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
+from common.sampling.rules import AcceptanceRule
 from tests.kernels.decision_batches import VOCAB, pick, sampling, uniform_q
 from verifier.acceptance import rules as reference
-from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, Rule
+from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors
 from verifier.acceptance.rules import accept, accept_greedy
 from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
@@ -20,7 +21,7 @@ from verifier.acceptance.token_counts import TokenCounts, processor_rows
 def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
     """All rules, k from 0 to 4, own filters, penalties and seeds; padded ids with huge logits."""
     generator = torch.Generator().manual_seed(3)
-    rules = [list(Rule)[i % 4] for i in range(24)]
+    rules = [list(AcceptanceRule)[i % 4] for i in range(24)]
     ks = [i % 5 for i in range(24)]
     offsets = torch.tensor([0] + [k + 1 for k in ks]).cumsum(0)
     rows = int(offsets[-1])
@@ -70,7 +71,7 @@ def test_greedy_sessions_never_pay_for_a_softmax(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(reference, "probabilities", counting)
     expected = accept_greedy(logits, draft, offsets)
-    both_greedy = sampling([Rule.GREEDY] * 2, [1, 2], [0, 0])
+    both_greedy = sampling([AcceptanceRule.GREEDY] * 2, [1, 2], [0, 0])
     made = accept(logits, draft, offsets, both_greedy)
     assert torch.equal(made.next_tokens, expected.next_tokens) and not seen
     nothing = processor_rows([(TokenCounts(SamplingParams(presence_penalty=1.0), [], []), [])] * 2)
@@ -78,14 +79,14 @@ def test_greedy_sessions_never_pay_for_a_softmax(monkeypatch: pytest.MonkeyPatch
     nothing = replace(nothing, offsets=torch.zeros(7, dtype=torch.int64))
     made = accept(logits, draft, offsets, both_greedy, None, nothing)
     assert torch.equal(made.next_tokens, expected.next_tokens) and not seen
-    mixed = sampling([Rule.GREEDY, Rule.COUPLED], [1, 2], [0, 0])
+    mixed = sampling([AcceptanceRule.GREEDY, AcceptanceRule.COUPLED], [1, 2], [0, 0])
     made = accept(logits, draft, offsets, mixed)
     assert made.next_tokens[0] == expected.next_tokens[0]
     assert made.accepted_lengths[0] == 2 and set(seen) == {1}
 
 
 def one_round(
-    rule: Rule, p: list[float], token: int, q: SparseDistributions | None, n: int = 20_000
+    rule: AcceptanceRule, p: list[float], token: int, q: SparseDistributions | None, n: int = 20_000
 ) -> AcceptanceOutput:
     """n sessions with other seeds, one draft token each, the same distribution in both rows."""
     rows = torch.tensor(p).log().repeat(2 * n, 1)
@@ -102,22 +103,22 @@ def one_round(
 
 
 def test_a_rejected_token_is_never_sampled_again() -> None:
-    made = one_round(Rule.TARGET_ONLY, [0.5, 0.3, 0.2], 1, None)
-    fell = made.accepted_lengths == 0
-    assert bool(fell.any()) and not bool(((made.next_tokens == 1) & fell).any())
+    made = one_round(AcceptanceRule.TARGET_ONLY, [0.5, 0.3, 0.2], 1, None)
+    rejected = made.accepted_lengths == 0
+    assert bool(rejected.any()) and not bool(((made.next_tokens == 1) & rejected).any())
     made = one_round(
-        Rule.REJECTION,
+        AcceptanceRule.REJECTION,
         [0.5, 0.3, 0.2],
         1,
         SparseDistributions(torch.tensor([[1, 0]]).int(), torch.tensor([[0.9, 0.1]])),
     )
-    fell = made.accepted_lengths == 0
-    assert bool(fell.any()) and not bool(((made.next_tokens == 1) & fell).any())
+    rejected = made.accepted_lengths == 0
+    assert bool(rejected.any()) and not bool(((made.next_tokens == 1) & rejected).any())
 
 
 def test_a_certain_token_always_stands() -> None:
     one_hot = SparseDistributions(torch.tensor([[1]]).int(), torch.tensor([[1.0]]))
-    for rule in Rule:
+    for rule in AcceptanceRule:
         made = one_round(rule, [0.0, 1.0, 0.0], 1, one_hot)
         assert bool((made.accepted_lengths == 1).all()) and bool((made.next_tokens == 1).all())
 
@@ -126,12 +127,12 @@ def test_drafts_from_the_targets_own_distribution_always_stand() -> None:
     p = [0.5, 0.25, 0.25]
     q = SparseDistributions(torch.arange(3).int()[None], torch.tensor([p]).log().softmax(dim=-1))
     for token in range(3):
-        assert bool((one_round(Rule.REJECTION, p, token, q).accepted_lengths == 1).all())
+        assert bool((one_round(AcceptanceRule.REJECTION, p, token, q).accepted_lengths == 1).all())
 
 
 def test_a_token_that_cannot_come_never_stands() -> None:
     q = SparseDistributions(torch.tensor([[2]]).int(), torch.tensor([[1.0]]))
-    for rule in Rule:
+    for rule in AcceptanceRule:
         made = one_round(rule, [0.6, 0.4, 0.0], 2, q)
         assert bool((made.accepted_lengths == 0).all()) and bool((made.next_tokens < 2).all())
 
@@ -140,9 +141,9 @@ def test_where_rounding_leaves_no_residual_the_target_itself_is_sampled() -> Non
     """q above p everywhere, here by far more than rounding could make it."""
     p = torch.tensor([[0.5, 0.5]])
     q = SparseDistributions(torch.tensor([[0, 1]]).int(), torch.tensor([[0.625, 0.5]]))
-    made = one_round(Rule.REJECTION, p[0].tolist(), 0, q)
-    fell = made.accepted_lengths == 0
-    assert bool(fell.any()) and set(made.next_tokens[fell].tolist()) == {0, 1}
+    made = one_round(AcceptanceRule.REJECTION, p[0].tolist(), 0, q)
+    rejected = made.accepted_lengths == 0
+    assert bool(rejected.any()) and set(made.next_tokens[rejected].tolist()) == {0, 1}
 
 
 def test_adjustments_with_no_entries_change_nothing() -> None:
@@ -159,6 +160,6 @@ def test_adjustments_with_no_entries_change_nothing() -> None:
         presence=torch.ones(2),
         frequency=torch.ones(2),
     )
-    batch = sampling([Rule.COUPLED, Rule.TARGET_ONLY], [1, 2], [3, 4])
+    batch = sampling([AcceptanceRule.COUPLED, AcceptanceRule.TARGET_ONLY], [1, 2], [3, 4])
     args = logits, torch.tensor([1, 0, 2, 0]), torch.tensor([0, 2, 4]), batch
     assert torch.equal(accept(*args).next_tokens, accept(*args, None, none).next_tokens)

@@ -14,7 +14,6 @@ from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession
 from tests.statistics.sampled_sessions import COUPLED, GREEDY, REJECTION, TARGET_ONLY, distributions
 from tests.support.verifier_sessions import VOCAB
-from verifier.acceptance.batch import Rule
 from verifier.acceptance.sampler import VerifyOutput, accept_batch, sampling_batch
 from verifier.batcher import Batch
 from verifier.session import Session
@@ -66,14 +65,14 @@ kinds = st.integers(0, len(ALL) - 1)
     st.integers(0, 1000),
     st.floats(0.1, 4.0),
 )
-def test_each_session_is_decided_as_alone(asked, noise: int, spread: float) -> None:
+def test_each_session_is_decided_as_alone(asked, noise: int, expand_sessions: float) -> None:
     sessions = [asking(kind, draft, said, seed) for kind, draft, said, seed in asked]
     generator = torch.Generator().manual_seed(noise)
     rows = [len(session.draft) + 1 for session in sessions]
-    logits = spread * torch.randn(sum(rows), VOCAB, generator=generator)
+    logits = expand_sessions * torch.randn(sum(rows), VOCAB, generator=generator)
     for session, part in zip(sessions, logits.split(rows), strict=True):  # so that some stand
         for row, token in zip(part, session.draft, strict=False):
-            row[token] += 3.0 * spread
+            row[token] += 3.0 * expand_sessions
     together = decided(sessions, logits)
     alone = [
         decided([session], part)[0]
@@ -111,7 +110,7 @@ def test_of_an_id_that_does_not_exist_nothing_matters() -> None:
 def test_what_is_not_set_is_off() -> None:
     session = asking(2, [], [], 5)
     made = sampling_batch([session], VOCAB)
-    assert made.rule.tolist() == [Rule.TARGET_ONLY]
+    assert made.rule.tolist() == [AcceptanceRule.TARGET_ONLY]
     assert (made.top_k.tolist(), made.top_p.tolist(), made.min_p.tolist()) == ([VOCAB], [1], [0])
     assert made.seed.tolist() == [5]
     assert made.first_position.tolist() == [3]
