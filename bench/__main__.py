@@ -20,7 +20,7 @@ from bench.speed.comparison import Measured, Plan, compare, curves
 from bench.speed.measures import Run, as_json
 from bench.speed.schedule import ALONE, ASSISTED
 from bench.support import hardware, picture, results, tables
-from bench.support.progress import telling
+from bench.support.progress import showing_progress
 from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 
@@ -139,12 +139,12 @@ def main(
 
 
 def _run(plan: Plan, folder: Path, console: Console) -> Measured:
-    with (folder / "runs.jsonl").open("w") as kept, telling(console) as tell:
+    with (folder / "runs.jsonl").open("w") as kept, showing_progress(console) as report_progress:
 
         def keep(run: Run) -> None:
             print(json.dumps(as_json(run)), file=kept, flush=True)
 
-        return asyncio.run(compare(plan, folder / "logs", console, tell, keep))
+        return asyncio.run(compare(plan, folder / "logs", console, report_progress, keep))
 
 
 def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: Console) -> None:
@@ -164,8 +164,8 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
     console.print(
         tables.stages_table(
             [row["summary"] for row in everything],
-            "Milliseconds per round and room",
-            "outside: network, bridge, decision, text, and what no room counted.",
+            "Milliseconds per round and stage",
+            "outside: network, bridge, decision, text, and what no stage counted.",
         )
     )
     different = tables.divergence_table(measured.divergences)

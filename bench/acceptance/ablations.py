@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench.acceptance.variants import INTERSECTION, PUBLIC, UNK, Variant, variants
 from bench.support import hardware, results, tables
-from bench.support.progress import Tell, telling
+from bench.support.progress import ReportProgress, showing_progress
 from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 from common.device import native
@@ -36,7 +36,7 @@ class Result:
 
     variant: Variant
     rounds: list[Round]
-    al: float
+    acceptance_length: float
     first: float
     by_position: tuple[float, ...]
 
@@ -84,7 +84,11 @@ def load_pair(recordings: Recordings, target: Path, draft: Path) -> Pair:
 
 
 async def measure(
-    pair: Pair, recordings: Recordings, planned: list[Variant], steps: int, tell: Tell
+    pair: Pair,
+    recordings: Recordings,
+    planned: list[Variant],
+    steps: int,
+    report_progress: ReportProgress,
 ) -> list[Result]:
     """Every variant over every recording; a chooser learns within its own variant only."""
     from bench.acceptance.replay import acceptance, first_acceptance, mean_acceptance_length, replay
@@ -94,7 +98,7 @@ async def measure(
 
     found = []
     for done, variant in enumerate(planned):
-        tell(f"{variant.proposes}: {variant.reads}", done, len(planned))
+        report_progress(f"{variant.proposes}: {variant.reads}", done, len(planned))
         chooser = AutoChooser(STEP_COST, ROW_COST)
         fresh = replace(pair, chooser=chooser, lookup=variant.lookup)
         if variant.spelled:
@@ -103,23 +107,26 @@ async def measure(
         make = context_maker(fresh, variant)
         rounds, _ = await replay(fresh, recordings.outputs, make, steps, variant.mode)
         by_position = acceptance(rounds)
-        al, first = mean_acceptance_length(rounds), first_acceptance(rounds)
-        found.append(Result(variant, rounds, al, first, by_position))
+        acceptance_length, first = mean_acceptance_length(rounds), first_acceptance(rounds)
+        found.append(Result(variant, rounds, acceptance_length, first, by_position))
     return found
 
 
 def shown(found: list[Result], title: str, caption: str) -> Table:
-    bars = [next((each.al for each in found if each.variant == v), None) for v in (UNK, PUBLIC)]
-    headings = ["reads", "proposes", "rounds", "AL", "first", "× UNK", "× UNK, spelling"]
+    bars = [
+        next((each.acceptance_length for each in found if each.variant == v), None)
+        for v in (UNK, PUBLIC)
+    ]
+    headings = ["reads", "proposes", "rounds", "accept. len.", "first", "× UNK", "× UNK, strings"]
     made = tables.table(title, headings, caption)
     for each in found:
         made.add_row(
             each.variant.reads,
             each.variant.proposes,
             str(len(each.rounds)),
-            f"{each.al:.3f}",
+            f"{each.acceptance_length:.3f}",
             f"{each.first:.3f}",
-            *(tables.times(each.al / bar if bar else None) for bar in bars),
+            *(tables.times(each.acceptance_length / bar if bar else None) for bar in bars),
         )
     return made
 
@@ -163,12 +170,12 @@ def main(target: str, draft: str, out: Path | None, **options: int) -> None:
     target_folder, draft_folder = fetch([target, draft], console)
     folder = results.folder(out, target, draft)
     prompts, tokens = options["prompts"], options["max_new_tokens"]
-    with telling(console) as tell:
+    with showing_progress(console) as report_progress:
         kept = folder / f"recording-{prompts}x{tokens}.json"
-        recordings = record(target, target_folder, prompts, tokens, kept, tell)
+        recordings = record(target, target_folder, prompts, tokens, kept, report_progress)
     pair = load_pair(recordings, target_folder, draft_folder)
-    with telling(console) as tell:
-        found = _measure(pair, recordings, options["draft_steps"], tell)
+    with showing_progress(console) as report_progress:
+        found = _measure(pair, recordings, options["draft_steps"], report_progress)
     caption = (
         f"{hardware.caption(machine)}. Replayed; {options['draft_steps']} draft steps a round."
     )
@@ -185,11 +192,13 @@ def main(target: str, draft: str, out: Path | None, **options: int) -> None:
     console.print(f"[dim]results in {folder}[/dim]")
 
 
-def _measure(pair: Pair, recordings: Recordings, steps: int, tell: Tell) -> list[Result]:
+def _measure(
+    pair: Pair, recordings: Recordings, steps: int, report_progress: ReportProgress
+) -> list[Result]:
     own = any(each.messages for each in recordings.outputs) and pair.bridge.draft.has_chat_template
     pair.engine.start()
     try:
-        return asyncio.run(measure(pair, recordings, variants(own), steps, tell))
+        return asyncio.run(measure(pair, recordings, variants(own), steps, report_progress))
     finally:
         pair.engine.stop()
 
@@ -199,7 +208,7 @@ def _as_json(each: Result) -> dict[str, Any]:
         "proposes": each.variant.proposes,
         "reads": each.variant.reads,
         "rounds": len(each.rounds),
-        "mean_acceptance_length": each.al,
+        "mean_acceptance_length": each.acceptance_length,
         "acceptance_by_position": each.by_position,
     }
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from bench.acceptance.losslessness_tables import Row, distribution_name, row_of, shown, side_by_side
 from bench.acceptance.sampled_ways import Sampled, Way, sample, ways
 from bench.support import hardware, results, tables
-from bench.support.progress import Tell, telling
+from bench.support.progress import ReportProgress, showing_progress
 from bench.support.services import Services
 from bench.support.target_prompts import target_prompts
 from cli.fetching import fetch
@@ -111,8 +111,8 @@ def main(
         )
         console.print(shown(rows, title, caption))
         settings = {"target": target, "draft": draft, "address": address, "lookup": lookup}
-        told = [row.as_json for row in rows]
-        results.write(folder / "losslessness.json", machine, settings | options, rows=told)
+        reported = [row.as_json for row in rows]
+        results.write(folder / "losslessness.json", machine, settings | options, rows=reported)
         console.print(f"[dim]results in {folder}[/dim]")
         found[f"{draft} → {target}"] = rows
     if len(found) > 1:
@@ -146,7 +146,7 @@ def _run(
 
     missing = [each for each in plan if address or Sampled.load(*kept(*each)) is None]
 
-    async def sampled(tell: Tell) -> None:
+    async def sampled(report_progress: ReportProgress) -> None:
         async with AsyncExitStack() as stack:
             if address is None:
                 made = Services(target, draft, folder / "logs", console, not lookup)
@@ -155,16 +155,16 @@ def _run(
                 client = await stack.enter_async_context(Client(address))
             limits = (options["tokens"], options["max_new_tokens"], options["streams"])
             for params, way in missing:
-                said = await sample(client, asked, way, params, *limits, tell)
+                said = await sample(client, asked, way, params, *limits, report_progress)
                 said.save(*kept(params, way))
 
     if len(missing) < len(plan):
         console.print(f"{len(plan) - len(missing)} of {len(plan)} were sampled before: {folder}")
-    with telling(console) as tell:
+    with showing_progress(console) as report_progress:
         if missing:
-            asyncio.run(sampled(tell))
+            asyncio.run(sampled(report_progress))
         every = [said for each in plan if (said := Sampled.load(*kept(*each)))]
-        return _scored(target_folder, plan, every, options["tokens"], tell)
+        return _scored(target_folder, plan, every, options["tokens"], report_progress)
 
 
 def _scored(
@@ -172,14 +172,14 @@ def _scored(
     plan: Sequence[tuple[SamplingParams, Way]],
     sampled: Sequence[Sampled],
     tokens: int,
-    tell: Tell,
+    report_progress: ReportProgress,
 ) -> list[Row]:
     from bench.acceptance.scoring import Sample, Scorer
 
     scorer = Scorer(folder, CONTEXT)
     rows = []
     for done, ((params, way), made) in enumerate(zip(plan, sampled, strict=True)):
-        tell(f"reading {way.name}, {distribution_name(params)}", done, len(plan))
+        report_progress(f"reading {way.name}, {distribution_name(params)}", done, len(plan))
         samples = [Sample(each.prompt, each.output) for each in made.first(tokens)]
         score = scorer.score(samples, params)
         controls = zip(plan, sampled, strict=True)

@@ -1,6 +1,6 @@
 """What sampling in several ways brought, as rows, JSON and tables.
 
-Knows what is told of each way. Refuses to know who drew and who read.
+Knows what is reported of each way. Does not know who sampled and who read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def shown(rows: Sequence[Row], title: str, caption: str) -> Table:
         "z",
         "surprise",
         "entropy",
-        "AL",
+        "accept. len.",
         *accepted,
     ]
     made = tables.table(title, [*headings, "bytes/token", "bytes/position"], caption)
@@ -87,9 +87,9 @@ def shown(rows: Sequence[Row], title: str, caption: str) -> Table:
 
 
 def side_by_side(found: dict[str, list[Row]]) -> Table:
-    """AL of every way, a line for each pair and distribution."""
+    """Mean acceptance length of every way, a line for each pair and distribution."""
     names = list(dict.fromkeys(row.way.name for rows in found.values() for row in rows))
-    made = tables.table("AL by rule", ["pair", "distribution", *names])
+    made = tables.table("Mean acceptance length by rule", ["pair", "distribution", *names])
     for pair, rows in found.items():
         for distribution in dict.fromkeys(distribution_name(row.params) for row in rows):
             own = {

@@ -2,7 +2,7 @@
 
 Live rounds of a pair leave rows of p and q (bench/acceptance/optimum_rows.py). On each of them the
 drafter's own sample and the verifier's own decision are run many times over, with fixed seeds, and
-the share of drafts that stand is put beside what it must be: for rejection sum min(p, q), which no
+the share of accepted drafts is put beside what it must be: for rejection sum min(p, q), which no
 rule beats. Knows the theory. Refuses to know where rows come from.
 """
 
@@ -19,9 +19,9 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from bench.device.parts.acceptance_twin import sampling
+from bench.device.parts.acceptance_oracle import sampling
 from bench.support import hardware, results, tables
-from bench.support.progress import telling
+from bench.support.progress import showing_progress
 from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 from common.device import native
@@ -41,7 +41,7 @@ RULES = (AcceptanceRule.REJECTION, AcceptanceRule.COUPLED, AcceptanceRule.TARGET
 
 
 def expected(rule: AcceptanceRule, p: Tensor, q: Tensor) -> float:
-    """The probability that a draft sampled from q stands. p, q: float [ids], distributions.
+    """The probability that a draft sampled from q is accepted. p, q: float [ids], distributions.
 
     Coupled: the chance that argmin e / p and argmin e / q are one id (Daliri, Musco and Suresh,
     2024, arXiv:2408.07978), by id: 1 / sum over y of max(p_y / p_x, q_y / q_x).
@@ -62,7 +62,7 @@ def expected(rule: AcceptanceRule, p: Tensor, q: Tensor) -> float:
 
 
 def measured(rule: AcceptanceRule, meeting: Meeting, trials: int, position: int) -> float:
-    """The share of `trials` drafts that stand, by the services' own functions.
+    """The share of `trials` drafts that are accepted, by the services' own functions.
 
     position: any; rows with one of their own share no random numbers.
     """
@@ -104,7 +104,7 @@ class Comparison:
     theory: float  # what it must be with the distributions that were drafted from
     error: float  # one standard deviation of `measured`, given the rows
     optimum: float  # mean sum min(p, q), q the draft's whole distribution over what it may draft
-    live: float | None  # share that stood in the rounds themselves, which are rejection's
+    live: float | None  # share accepted in the rounds themselves, which are rejection's
 
     @property
     def off(self) -> float:
@@ -124,7 +124,7 @@ def compare(rows: Sequence[Row], trials: int) -> list[Comparison]:
             [measured(rule, each, trials, place) for place, each in enumerate(meetings)]
         ).double()
         whole = torch.tensor([row.whole for row in rows]).double()
-        stood = torch.tensor([row.stood for row in rows]).double()
+        accepted = torch.tensor([row.accepted for row in rows]).double()
         for position in positions:
             some = torch.tensor([position in (None, row.position) for row in rows])
             variance = (must * (1 - must)).clamp(min=0)[some].sum() / trials
@@ -137,7 +137,7 @@ def compare(rows: Sequence[Row], trials: int) -> list[Comparison]:
                     float(must[some].mean()),
                     float(variance.sqrt() / some.sum()),
                     float(whole[some].mean()),
-                    float(stood[some].mean()) if rule == AcceptanceRule.REJECTION else None,
+                    float(accepted[some].mean()) if rule == AcceptanceRule.REJECTION else None,
                 )
             )
     return found
@@ -220,8 +220,10 @@ def _record(
         params,
     )
     asked = target_prompts(files, options["prompts"])
-    with telling(console) as tell, made.running():
-        asyncio.run(made.record(asked, options["max_new_tokens"], options["draft_steps"], tell))
+    with showing_progress(console) as report_progress, made.running():
+        asyncio.run(
+            made.record(asked, options["max_new_tokens"], options["draft_steps"], report_progress)
+        )
     return made.rows
 
 

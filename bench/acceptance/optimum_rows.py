@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.acceptance.replay import info_for_replay, no_verifier
-from bench.support.progress import Tell
+from bench.support.progress import ReportProgress
 from bench.support.target_prompts import TargetPrompt
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
@@ -46,7 +46,7 @@ Q_ENTRIES = 64  # of a distribution that goes along, as the drafter's default ha
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two distributions over a few ids. The last one stands for all others: nothing drafts it."""
+    """Two distributions over a few ids. The last one represents all others: nothing drafts it."""
 
     p: Tensor  # float32 [ids + 1]
     q: Tensor  # float32 [ids + 1], 0 at the end
@@ -56,12 +56,12 @@ class Meeting:
 class Row:
     """One draft position that a live round reached."""
 
-    position: int  # drafts before it in its round, all of which stood
+    position: int  # drafts before it in its round, all of which were accepted
     sent: Meeting  # with the distribution that went along
     coupled: Meeting  # with the distribution that a coupled session samples from
     likeliest: Meeting  # with the certain distribution of what a session without q proposes
     whole: float  # sum of min(p, q), q the draft's masked distribution before the cut
-    stood: bool  # what became of the live draft
+    accepted: bool  # whether the live draft token was
 
 
 class Noting:
@@ -134,11 +134,15 @@ class Rounds:
             self._checks.stop()
 
     async def record(
-        self, asked: Sequence[TargetPrompt], max_new_tokens: int, steps: int, tell: Tell
+        self,
+        asked: Sequence[TargetPrompt],
+        max_new_tokens: int,
+        steps: int,
+        report_progress: ReportProgress,
     ) -> None:
         """One session for each question, with its number as the seed, so that it repeats itself."""
         for number, target_prompt in enumerate(asked):
-            tell(f"recording {target_prompt.name}", number, len(asked))
+            report_progress(f"recording {target_prompt.name}", number, len(asked))
             sampling = SamplingParams(**{**vars(self._params), "seed": number})
             spec = OpenSession(
                 target_prompt.ids,
@@ -153,27 +157,27 @@ class Rounds:
                 pass
 
     def session(self, spec: OpenSession) -> _Session:
-        """As drafter/verifier_client/client.py's, which this and `met` stand in for."""
+        """As drafter/verifier_client/client.py's, which this and `met` replace."""
         return _Session(self._checks, spec, self._note)
 
     def _note(self, proposal: Proposal, verdict: Verdict) -> None:
-        """The rows of a round that was just decided: those whose drafts before them stood."""
+        """The rows of a round that was just verified: those whose earlier drafts were accepted."""
         reached = min(verdict.accepted_length + 1, len(proposal.token_ids))
         drafted = self._draft.passes[-len(proposal.token_ids) :] if reached else []
         for place in range(reached):
             logits = self._target.passes[-1][place : place + 1]
             logits = logits.masked_fill(~self._real, float("-inf"))
             p = probabilities(logits, *filters([self._params], logits.shape[-1]))[0]
-            stood = place < verdict.accepted_length
-            row = self._row(place, p, drafted[place][-1:], stood)
+            accepted = place < verdict.accepted_length
+            row = self._row(place, p, drafted[place][-1:], accepted)
             sent = dict(zip(proposal.q[place].ids, proposal.q[place].probabilities, strict=True))
-            told = sorted(value for value in sent.values() if value > 0)
-            assert torch.allclose(row.sent.q[row.sent.q > 0].sort().values, torch.tensor(told))
+            reported = sorted(value for value in sent.values() if value > 0)
+            assert torch.allclose(row.sent.q[row.sent.q > 0].sort().values, torch.tensor(reported))
             self.rows.append(row)
         self._target.passes.clear()
         self._draft.passes.clear()
 
-    def _row(self, position: int, p: Tensor, logits: Tensor, stood: bool) -> Row:
+    def _row(self, position: int, p: Tensor, logits: Tensor, accepted: bool) -> Row:
         def distribution(slots: int) -> SparseDistributions:
             given = filters([self._params], logits.shape[-1])
             return draft_distribution(logits, self.bridge.shared, *given, slots=slots)
@@ -183,7 +187,7 @@ class Rounds:
             distribution(COUPLED_SLOTS),
             distribution(logits.shape[-1]),
         )
-        # Of draft ids that share a twin the likeliest counts where they share its number, too.
+        # Of draft ids that share a mapped token the likeliest counts where they share its number, too.
         first = SparseDistributions(sent.ids[:, :1], torch.ones(1, 1))
         q = torch.zeros_like(p).index_add_(0, self.bridge.to_target[whole.ids[0]], whole.probs[0])
         return Row(
@@ -192,11 +196,11 @@ class Rounds:
             self._meeting(p, coupled, "amax"),
             self._meeting(p, first, "sum"),
             float(torch.minimum(p, q).sum(dtype=torch.float64)),
-            stood,
+            accepted,
         )
 
     def _meeting(self, p: Tensor, distribution: SparseDistributions, shared: str) -> Meeting:
-        """p: float32 [target vocab]. shared: what becomes of draft ids with one twin."""
+        """p: float32 [target vocab]. shared: what becomes of draft ids with one mapped token."""
         used = distribution.probs[0] > 0
         ids, places = self.bridge.to_target[distribution.ids[0, used]].unique(return_inverse=True)
         q = torch.zeros(len(ids)).scatter_reduce(0, places, distribution.probs[0, used], shared)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.acceptance.replay import Recording
-from bench.support.progress import Tell
+from bench.support.progress import ReportProgress
 from bench.support.target_prompts import TargetPrompt, target_prompts
 from common.types import OpenSession, Proposal
 from common.vocabulary.vocabulary import TokenizerFiles
@@ -29,7 +29,7 @@ BATCH_TOKENS = 256
 
 @dataclass(frozen=True)
 class Recordings:
-    """Outputs, and what a verifier would have told of the target."""
+    """Outputs, and what a verifier would have reported of the target."""
 
     vocab_size: int
     eos_ids: frozenset[int]
@@ -37,7 +37,12 @@ class Recordings:
 
 
 def record(
-    target: str, folder: Path, prompts: int, max_new_tokens: int, kept: Path, tell: Tell
+    target: str,
+    folder: Path,
+    prompts: int,
+    max_new_tokens: int,
+    kept: Path,
+    report_progress: ReportProgress,
 ) -> Recordings:
     """From `kept` if it fits, else from the model, and then kept."""
     files = TokenizerFiles.from_directory(folder)
@@ -45,13 +50,13 @@ def record(
     key = _key(target, folder, asked, max_new_tokens)
     found = _read(kept, key)
     if found is None:
-        found = asyncio.run(_record(target, asked, max_new_tokens, tell))
+        found = asyncio.run(_record(target, asked, max_new_tokens, report_progress))
         _write(kept, key, found)
     return found
 
 
 async def _record(
-    target: str, asked: Sequence[TargetPrompt], max_new_tokens: int, tell: Tell
+    target: str, asked: Sequence[TargetPrompt], max_new_tokens: int, report_progress: ReportProgress
 ) -> Recordings:
     from verifier.startup import build
 
@@ -69,7 +74,7 @@ async def _record(
         nonlocal done
         done += 1
         if done % len(asked) == 0:
-            tell(f"recording {target}", done, total)
+            report_progress(f"recording {target}", done, total)
 
     try:
         outputs = await asyncio.gather(

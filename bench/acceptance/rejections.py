@@ -30,7 +30,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Example:
-    """What stood before, what was proposed, what the target wrote; each token in quotes."""
+    """What came before, what was proposed, what the target wrote; each token in quotes."""
 
     prompt: str
     before: str
@@ -39,7 +39,7 @@ class Example:
 
 
 def classify(each: Round, bridge: Bridge, mode: BridgeMode) -> Cause | None:
-    """None where the first token stood.
+    """None where the first token was accepted.
 
     Intersection can't propose a token outside the shared set, so there that comes before the split;
     text can, by several draft tokens, so there only a text that differs counts as outside.
@@ -48,7 +48,7 @@ def classify(each: Round, bridge: Bridge, mode: BridgeMode) -> Cause | None:
         return None
     written = each.recording.output[each.base :]
     if not each.proposed:
-        return Cause.NOTHING if len(written) > 1 else None  # one token left: no room for a draft
+        return Cause.NOTHING if len(written) > 1 else None  # one token left: no space for a draft
     target = bridge.target
     if target.is_special(written[0]):
         return Cause.MARKUP

@@ -1,4 +1,4 @@
-"""Acceptance without the target model: recorded outputs stand in for the verifier.
+"""Acceptance without the target model: recorded outputs take the verifier's place.
 
 Greedy output doesn't depend on drafts, so that the accepted length of any proposal follows from the
 target's recorded output alone. The sessions, the bridge and the draft model are the real ones; only
@@ -32,7 +32,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: what stood before it, what was proposed, what the target said instead."""
+    """One round: what came before it, what was proposed, what the target wrote instead."""
 
     recording: Recording
     base: int  # output tokens committed before it
@@ -41,7 +41,7 @@ class Round:
 
 
 class ReplaySession:
-    """Stands in for drafter/verifier_client/client.py's VerifierSession."""
+    """Takes the place of drafter/verifier_client/client.py's VerifierSession."""
 
     wire_bytes = 0
 
@@ -77,7 +77,7 @@ class ReplaySession:
 
 
 class ReplayVerifier:
-    """Stands in for VerifierClient."""
+    """Takes the place of VerifierClient."""
 
     def __init__(self, recordings: Sequence[Recording], rounds: list[Round]) -> None:
         self._by_prompt = {recording.prompt: recording for recording in recordings}
@@ -121,7 +121,7 @@ async def replay(
 
 
 def info_for_replay(tokenizer_sha256: str, vocab_size: int, eos_ids: frozenset[int]) -> ModelInfo:
-    """What a verifier of this target would tell, without limits in the way."""
+    """What a verifier of this target would report, without limits in the way."""
     return ModelInfo(
         model="replayed",
         tokenizer_sha256=tokenizer_sha256,
@@ -138,12 +138,12 @@ def info_for_replay(tokenizer_sha256: str, vocab_size: int, eos_ids: frozenset[i
 
 
 def mean_acceptance_length(rounds: Sequence[Round]) -> float:
-    """AL over all rounds of all prompts, next token included."""
+    """Mean acceptance length over all rounds of all prompts, next token included."""
     return sum(each.accepted + 1 for each in rounds) / len(rounds)
 
 
 def first_acceptance(rounds: Sequence[Round]) -> float:
-    """Share of the rounds with a proposal whose first token stood."""
+    """Share of the rounds with a proposal whose first token was accepted."""
     drafted = [each for each in rounds if each.proposed]
     return sum(each.accepted > 0 for each in drafted) / len(drafted)
 

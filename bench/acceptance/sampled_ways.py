@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.support.progress import Tell
+from bench.support.progress import ReportProgress
 from bench.support.target_prompts import TargetPrompt
 from client.client import Client, Output, Request
 from common.sampling.parameters import SamplingParams
@@ -62,18 +62,18 @@ class Answer:
 
     @classmethod
     def of(cls, request: Request, target_prompt: TargetPrompt, output: Output) -> Answer:
-        told = output.statistics
-        assert told.rule is not None
+        reported = output.statistics
+        assert reported.rule is not None
         return cls(
             target_prompt.ids,
             output.token_ids,
-            told.rule.name,
-            told.rounds,
-            round(told.mean_acceptance_length * told.rounds),
-            told.drafted_by_position,
-            told.accepted_by_position,
-            told.wire_bytes,
-            _opening_bytes(request, target_prompt, told.rule),
+            reported.rule.name,
+            reported.rounds,
+            round(reported.mean_acceptance_length * reported.rounds),
+            reported.drafted_by_position,
+            reported.accepted_by_position,
+            reported.wire_bytes,
+            _opening_bytes(request, target_prompt, reported.rule),
         )
 
 
@@ -106,7 +106,7 @@ class Sampled:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """AL: committed tokens per round, next token included, prefill excluded."""
+        """Committed tokens per round, next token included, prefill excluded."""
         committed = sum(each.committed for each in self.answers)
         return committed / self.rounds if self.rounds else 0.0
 
@@ -141,18 +141,18 @@ class Sampled:
 
     def save(self, path: Path, key: Mapping[str, Any]) -> None:
         """key: all that decides what is sampled."""
-        told = {"key": key, "answers": [asdict(each) for each in self.answers]}
-        path.write_text(json.dumps(told, default=str) + "\n")
+        reported = {"key": key, "answers": [asdict(each) for each in self.answers]}
+        path.write_text(json.dumps(reported, default=str) + "\n")
 
     @classmethod
     def load(cls, path: Path, key: Mapping[str, Any]) -> Sampled | None:
         """What was saved under the same key; None if nothing was."""
         if not path.exists():
             return None
-        told = json.loads(path.read_text())
-        if told["key"] != json.loads(json.dumps(key, default=str)):
+        reported = json.loads(path.read_text())
+        if reported["key"] != json.loads(json.dumps(key, default=str)):
             return None
-        return cls(tuple(Answer(**_tuples(each)) for each in told["answers"]))
+        return cls(tuple(Answer(**_tuples(each)) for each in reported["answers"]))
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ async def sample(
     tokens: int,
     max_new_tokens: int,
     streams: int,
-    tell: Tell,
+    report_progress: ReportProgress,
 ) -> Sampled:
     """At least `tokens` tokens of text, the questions in turn, `streams` at a time."""
     answers: dict[int, Answer] = {}
@@ -195,7 +195,7 @@ async def sample(
         output = await client.generate(request)
         answers[number] = Answer.of(request, target_prompt, output)
         count += len(output.token_ids)
-        tell(f"{way.name}, temperature {params.temperature:g}", count, tokens)
+        report_progress(f"{way.name}, temperature {params.temperature:g}", count, tokens)
 
     running: set[asyncio.Task[None]] = set()
     while count < tokens:

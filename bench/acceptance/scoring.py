@@ -5,7 +5,7 @@ sum of Var(-log p_t), whatever the prompts (each term has mean 0 given what came
 z = sum / sqrt(variance) is close to standard normal. A sampler that prefers the draft model's
 tokens, loses the temperature or tests with another q than it drew from is far out.
 
-Knows the model room and the distribution. Refuses to know who sampled.
+Knows the model package and the distribution. Does not know who sampled.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class Scorer:
         self,
         samples: Sequence[Sample],
         params: SamplingParams,
-        tell: Callable[[int], None] = lambda done: None,
+        report_progress: Callable[[int], None] = lambda done: None,
     ) -> Score:
         """Of samples sampled with `params`, which adjust no logits (bias, penalties)."""
         assert not params.processes_logits and not params.greedy
         total = NOTHING
         for done, sample in enumerate(samples):
-            tell(done)
+            report_progress(done)
             total += score_rows(self._distribution(sample, params), torch.tensor(sample.output))
         return total
 

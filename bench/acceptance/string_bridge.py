@@ -2,7 +2,7 @@
 
 A leading space mark ("Ġ" or "▁") counts as a space; everything else must be spelled alike, so that
 "Ċ" isn't "\\n", and markup is text like any other (the intersection of Timor et al., 2025,
-arXiv:2502.05202, as vLLM 0.32 builds it). Stands in for drafter/bridge/bridge.py's Bridge;
+arXiv:2502.05202, as vLLM 0.32 builds it). Takes the place of drafter/bridge/bridge.py's Bridge;
 intersection only, with bench/acceptance/unk_context.py.
 """
 

@@ -1,6 +1,6 @@
-"""The ablation: a draft context as public systems make it, with UNK where a token has no twin.
+"""The ablation: a draft context as public systems make it, with UNK where a token isn't mapped.
 
-Knows which id that is. Stands in for drafter/bridge/context.py's DraftContext; intersection only.
+Knows which id that is. Takes the place of drafter/bridge/context.py's DraftContext; intersection only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class UnkContext(DraftContext):
         self._target_ids += target_ids
 
     def ids(self) -> list[int]:
-        twins = map(self._bridge.to_draft, self._target_ids)
-        return [self._unknown if twin is None else twin for twin in twins]
+        mapped_ids = map(self._bridge.to_draft, self._target_ids)
+        return [self._unknown if mapped_id is None else mapped_id for mapped_id in mapped_ids]
 
 
 def unknown_id(draft: Vocabulary) -> int:

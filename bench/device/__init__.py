@@ -1,1 +1,1 @@
-"""`python -m bench.device`: everything that only a GPU can tell, in one command."""
+"""`python -m bench.device`: everything that only a GPU can show, in one command."""

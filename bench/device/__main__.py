@@ -1,7 +1,7 @@
-"""`python -m bench.device`: everything that only a GPU can tell, in one command of under 8 minutes.
+"""`python -m bench.device`: everything that only a GPU can show, in one command of under 8 minutes.
 
     ceilings    copy bandwidth, bf16 products
-    checks      kernels against float64 twins, on fresh random inputs
+    checks      kernels against a float64 oracle, on fresh random inputs
     parts       what services are made of, up to a whole engine, against the CPU's own
     decisions   deciding kernels, with torch and two-pass sampling beside
     models      steps at real shapes, random weights: rows, batches, called and replayed
@@ -10,14 +10,14 @@
     tune, profile                             only with --only
 
 Each has a share of the time and says what it left out. Results go to device.json in --out, $OUT or
-bench/out, after every stage; a stage that fails is told and the others run. Without CUDA, or with
+bench/out, after every stage; a stage that fails is reported and the others run. Without CUDA, or with
 --small, it runs in a tiny form under Triton's interpreter, where times mean nothing.
 
 No network is needed. Beside torch and transformers the services import accelerate, safetensors,
 tokenizers, numpy, psutil, jinja2, click, grpc with its health service and protobuf, opentelemetry's
 API and prometheus_client. A machine without the last five gets them as small wheels:
 bench/device_wheels.txt lists them and says how. Of all packages that the services may import only
-reflection can be missing: it is off here, and a service that is told to serve it without having it
+reflection can be missing: it is off here, and a service that is asked to serve it without having it
 says so in its log. grpcio-tools, rich and gguf aren't needed, nor is the Hub.
 """
 
@@ -109,12 +109,12 @@ def run_stages(
         end += shares[name] * timeout
         budget = Budget(end - time.monotonic())
         try:
-            told = stage(name)(bench, budget)
-        except Exception:  # told, so that the others run
-            told = {"failed": traceback.format_exc()}
-            print(f"{name} failed:\n{told['failed']}", flush=True)
-        told = {**told, "seconds": budget.used, "left_out": budget.left_out}
-        found["stages"][name] = told
+            reported = stage(name)(bench, budget)
+        except Exception:  # reported, so that the others run
+            reported = {"failed": traceback.format_exc()}
+            print(f"{name} failed:\n{reported['failed']}", flush=True)
+        reported = {**reported, "seconds": budget.used, "left_out": budget.left_out}
+        found["stages"][name] = reported
         found["seconds"] = time.monotonic() - begin
         (bench.out / "device.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
         left_out = f", {len(budget.left_out)} parts left out" if budget.left_out else ""

@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 
 from bench.device.clock import device
 from bench.device.parts.steps import SHAPES, SMALL, Steps
-from bench.device.table import tell
+from bench.device.table import print_row
 from common.device.runtime import runtime_of
 from common.device.staging import HostBuffer, Staging
 from common.kernels.interpreter import interpret
@@ -210,8 +210,8 @@ async def _output(engine: VerifierEngine, truth: Sequence[int], k: int, length: 
         engine.close(session)
 
 
-def run(small: bool, say: Callable[[dict[str, Any]], None] = tell) -> list[dict[str, Any]]:
-    """All checks, in order; JSON-able. One that raises is told as wrong, and the others go on."""
+def run(small: bool, say: Callable[[dict[str, Any]], None] = print_row) -> list[dict[str, Any]]:
+    """All checks, in order; JSON-able. One that raises is reported as wrong, and the others go on."""
     shape = (SMALL if small else SHAPES)[0]
     steps = Steps(shape, 2 if small else 8, 20 if small else 700, packing="exact")
     model = steps.model

@@ -76,7 +76,7 @@ def ceilings(bench: Bench, budget: Budget) -> Row:
 
 
 def checks(bench: Bench, budget: Budget) -> Row:
-    """Kernels against float64 twins on fresh random inputs."""
+    """Kernels against a float64 oracle on fresh random inputs."""
     half, single = torch.float16, torch.float32
     if bench.small:
         attention = [Shape(2, 40, 2, 4, 2, 32, single)]

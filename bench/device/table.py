@@ -8,7 +8,7 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def tell(row: Row) -> None:
+def print_row(row: Row) -> None:
     """One row, in one line."""
     print(" ".join(f"{key}={_cell(value)}" for key, value in row.items()), flush=True)
 

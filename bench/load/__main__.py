@@ -1,7 +1,7 @@
 """`python -m bench.load`: closed- and open-loop load on a Generate endpoint, or on a pair of tiny
 random models that are made and served on the spot.
 
-First a closed loop tells how much gets through; then an open loop at a share of that tells how long
+First a closed loop measures the throughput; then an open loop at a share of that measures how long
 it takes. Without --address both services run on this machine, with models so small that the
 services around them are what is measured.
 """
@@ -74,7 +74,7 @@ def shown(reports: list[Report], title: str, caption: str) -> Table:
     return made
 
 
-def told(each: Report, cpu_ms: dict[str, float]) -> str:
+def summary_line(each: Report, cpu_ms: dict[str, float]) -> str:
     """A load's rates in one line, its errors and its CPU time in another."""
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(each.statuses.items()))
     cpu = ", ".join(f"{name} {ms:.3f}" for name, ms in cpu_ms.items())
@@ -148,11 +148,11 @@ def main(
         run(Load(address, 2.0, mix, streams), 1)  # pays for what is made only once
         if loop != "open":
             found.append(measure(Load(address, duration, mix, streams), processes, usage))
-            console.print(told(*found[-1]))
+            console.print(summary_line(*found[-1]))
         if loop != "closed":
             per_s = rate if rate is not None else share * found[-1][0].streams_per_s
             found.append(measure(Load(address, duration, mix, per_s=per_s), processes, usage))
-            console.print(told(*found[-1]))
+            console.print(summary_line(*found[-1]))
     folder = results.folder(out, "load")
     reports = [each for each, _ in found]
     title = f"{streams} streams, {duration:g} s"

@@ -1,9 +1,9 @@
 """`python -m bench.load.overload`: several times as many clients as places, on a pair
 of tiny random models that are made and served on the spot.
 
-First as many clients as places, then four times as many, which come again when they were told to:
+First as many clients as places, then four times as many, which come again when they were asked to:
 whether those that are let in keep their pace, and how the others are turned away. The exit status
-is 1 if a promise was broken (bench/load/overload_report.py); pace and memory are told, not judged.
+is 1 if a promise was broken (bench/load/overload_report.py); pace and memory are reported, not judged.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def shown(phases: list[Phase], title: str, caption: str) -> Table:
     return made
 
 
-def tell(console: Console, memory: dict[str, Memory], phases: list[Phase], pages: Any) -> None:
+def report_progress(
+    console: Console, memory: dict[str, Memory], phases: list[Phase], pages: Any
+) -> None:
     for name, each in memory.items():
         console.print(
             f"memory of the {name} during the overload: {each.first_mib:.0f} to "
@@ -143,7 +145,7 @@ def main(
     title = f"{sessions} places at the {full}, {times} times as many clients for {overload:g} s"
     caption = f"{hardware.caption(machine)}; load average before: {machine['load_at_start']}"
     console.print(shown(phases, title, caption))
-    tell(console, memory, phases, pages)
+    report_progress(console, memory, phases, pages)
     faults = broken(phases, pages)
     folder = results.folder(out, "overload")
     results.write(

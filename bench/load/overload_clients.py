@@ -1,7 +1,7 @@
 """Clients that ask again and again, refused or not, and how each attempt went.
 
 A closed loop: each client has one request at a time, and after a refusal waits as long as it was
-told. Knows: requests, times, statuses, hints. Refuses to know what they come to
+their hints. Knows: requests, times, statuses, hints. Refuses to know what they come to
 (bench/load/overload_report.py).
 """
 
@@ -20,7 +20,7 @@ from client.results import TokenDelta
 from common.errors import IncompleteStream
 from common.rpc.error_details import received
 
-WITHOUT_HINT_S = 0.2  # what a client waits that wasn't told
+WITHOUT_HINT_S = 0.2  # what a client without a hint waits
 LEFT_OVER_S = 120.0  # that a stream may take once no new ones begin
 OK, REFUSED = "OK", grpc.StatusCode.RESOURCE_EXHAUSTED.name
 

@@ -94,13 +94,13 @@ def broken(phases: Sequence[Phase], pages: Mapping[str, int]) -> list[str]:
     """Which promises weren't kept; empty if all were."""
     found = []
     for each in phases:
-        told = f"{each.name}: {{}} of {sum(each.statuses.values())} calls {{}}"
+        scrape = f"{each.name}: {{}} of {sum(each.statuses.values())} calls {{}}"
         if each.failed:
-            found.append(told.format(each.failed, "failed, other than refused over capacity"))
+            found.append(scrape.format(each.failed, "failed, other than refused over capacity"))
         if each.without_hint:
-            found.append(told.format(each.without_hint, "were refused without a hint"))
+            found.append(scrape.format(each.without_hint, "were refused without a hint"))
         if each.changed:
-            found.append(told.format(each.changed, "gave another text than undisturbed"))
+            found.append(scrape.format(each.changed, "gave another text than undisturbed"))
         if not each.statuses.get("OK"):
             found.append(f"{each.name}: no stream came to its end")
     if not phases[-1].refusals.count:

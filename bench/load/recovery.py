@@ -3,7 +3,7 @@
 Two verifiers and a drafter around tiny random models, made and served on the spot. While streams
 run, SIGKILL goes to the verifier that has most of them, at a random moment; it is started again for
 the next time. The exit status is 1 if a stream was lost or its text is another than undisturbed;
-pauses are told, not judged.
+pauses are reported, not judged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.load.recovery_streams import Ids, Stream, broken, generate, requests
 from bench.load.report import Spread
 from bench.support import hardware, results, tables
 from bench.support.tiny_services import Service, TinyServices, tiny_services
-from bench.support.watching import Told, told
+from bench.support.watching import Scrape, scrape
 from client.client import Client, Request
 from common.device import native
 from common.telemetry.metrics import SESSIONS, VERIFIER_SECONDS, VERIFIER_STAGE
@@ -47,17 +47,17 @@ class Kill:
         return [max(0.0, each - (self.prefill_s or 0.0)) for each in self.pauses_s]
 
 
-def prefill_s(before: Told, after: Told) -> float | None:
+def prefill_s(before: Scrape, after: Scrape) -> float | None:
     """What one prefill of those between took on average."""
 
-    def grown(suffix: str, room: str) -> float:
+    def grown(suffix: str, stage: str) -> float:
         values = [
-            each(VERIFIER_SECONDS, suffix, room=room, phase="prefill") for each in (before, after)
+            each(VERIFIER_SECONDS, suffix, stage=stage, phase="prefill") for each in (before, after)
         ]
         return values[1] - values[0]
 
     count = grown("_count", "forward")
-    return sum(grown("_sum", room) for room in VERIFIER_STAGE) / count if count else None
+    return sum(grown("_sum", stage) for stage in VERIFIER_STAGE) / count if count else None
 
 
 class Wave:
@@ -83,7 +83,7 @@ async def kill_one(
     """All streams of the wave have ended and both verifiers serve when this returns."""
     await wave.begun()
     await asyncio.sleep(after_s)
-    says = {each.name: await told(each.metrics) for each in services.verifiers}
+    says = {each.name: await scrape(each.metrics) for each in services.verifiers}
 
     def busiest(each: Service) -> tuple[float, float]:
         return says[each.name](SESSIONS), choose.random()
@@ -91,9 +91,9 @@ async def kill_one(
     victim = max(services.verifiers, key=busiest)
     (other,) = (each for each in services.verifiers if each is not victim)
     killed_s = time.monotonic()
-    await asyncio.to_thread(victim.child.kill)  # tokens' times are told meanwhile
+    await asyncio.to_thread(victim.child.kill)  # tokens' times are recorded meanwhile
     await wave.ended()
-    prefill = prefill_s(says[other.name], await told(other.metrics))
+    prefill = prefill_s(says[other.name], await scrape(other.metrics))
     began = time.monotonic()
     await victim.start()
     restart_s = time.monotonic() - began
@@ -172,7 +172,7 @@ def main(
     native.settle()
     console, machine = tables.console(), hardware.describe()
     asked = requests(streams, output_tokens, seed)
-    # Each verifier has room for what both had.
+    # Each verifier has capacity for what both had.
     with tiny_services(console, 2 * streams, threads, verifiers=2) as services:
         undisturbed_s, found = asyncio.run(measure(console, services, asked, kills, seed))
     told_by = spreads(found)

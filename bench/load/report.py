@@ -58,7 +58,7 @@ class Report:
     per_token: Spread  # by stream: from first token to last, by tokens after the first
     whole: Spread
     late_start: Spread  # from the intended start to the real one: the client's own share
-    outside: Spread  # by round, as the drafter tells: outside the models' passes, queues included
+    outside: Spread  # by round, as the drafter reports: outside the models' passes, queues included
     outside_without_queues: Spread
 
     @property

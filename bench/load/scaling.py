@@ -3,7 +3,7 @@
 Knows arithmetic over measured costs, closed forms of a closed loop: sessions draft, travel, are
 checked, and begin again. Refuses to know how anything is measured (bench/speed/rows.py,
 bench/device/__main__.py), and queues: rounds that fall badly take longer than this, which no closed
-form tells.
+form shows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Costs:
     def speedup(self) -> float:
         """Tokens/s of one stream over those of the target alone.
 
-        With round_trip_ms 0 it is AL / (c k + v), the walltime improvement of Leviathan et al.
+        With round_trip_ms 0 it is L / (c k + v), L the mean acceptance length, the walltime improvement of Leviathan et al.
         (2023), theorem 3.8, with c = draft_step_ms / alone_ms and v = verify_ms / alone_ms.
         """
         return self.mean_acceptance_length * self.alone_ms / self.round_ms
@@ -92,7 +92,7 @@ ROWS = (
 def shown(costs: Costs) -> Table:
     given = (
         f"draft step {costs.draft_step_ms:g} ms, checking {costs.verify_ms:g} ms, alone "
-        f"{costs.alone_ms:g} ms, k = {costs.draft_steps}, AL {costs.mean_acceptance_length:g}, "
+        f"{costs.alone_ms:g} ms, k = {costs.draft_steps}, mean acceptance length {costs.mean_acceptance_length:g}, "
         f"round trip {costs.round_trip_ms:g} ms, overhead {costs.overhead_ms:g} ms"
     )
     made = tables.table("what it comes to", ["", "value"], given)
@@ -106,7 +106,7 @@ def shown(costs: Costs) -> Table:
 @click.option("--verify-ms", type=SOME_MS, required=True, help="The target: k + 1 rows of each.")
 @click.option("--alone-ms", type=SOME_MS, required=True, help="The target: one row of each.")
 @click.option("--draft-steps", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--mean-acceptance-length", "--al", type=click.FloatRange(1), required=True)
+@click.option("--mean-acceptance-length", type=click.FloatRange(1), required=True)
 @click.option("--round-trip-ms", type=MS, default=0.0, show_default=True)
 @click.option("--overhead-ms", type=MS, default=0.0, show_default=True)
 def main(**given: Any) -> None:

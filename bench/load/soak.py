@@ -1,5 +1,5 @@
 """`python -m bench.load.soak`: mixed requests and cancels for as long as asked, and whether
-anything grows: AL, memory, descriptors, pages.
+anything grows: mean acceptance length, memory, descriptors, pages.
 
 Without --address on a pair of tiny random models that are made and served on the spot; with it, on
 any drafter, whose processes and metrics are named by --watch and --metrics. Knows requests,
@@ -90,9 +90,9 @@ async def one(client: Client, choose: random.Random, now: Callable[[], Interval]
         now().ended["INCOMPLETE"] += 1
     else:
         now().ended["OK"] += 1
-        told = output.statistics
-        now().committed += round(told.mean_acceptance_length * told.rounds)
-        now().rounds += told.rounds
+        scrape = output.statistics
+        now().committed += round(scrape.mean_acceptance_length * scrape.rounds)
+        now().rounds += scrape.rounds
 
 
 async def soak(
@@ -125,9 +125,13 @@ async def soak(
 
 
 def as_json(interval: Interval) -> dict[str, Any]:
-    al = acceptance([interval])
+    acceptance_length = acceptance([interval])
     processes = {name: vars(each) for name, each in interval.taken.items()}
-    return {**vars(interval), "taken": processes, "al": None if al is None else round(al, 3)}
+    return {
+        **vars(interval),
+        "taken": processes,
+        "al": None if acceptance_length is None else round(acceptance_length, 3),
+    }
 
 
 def shown(found: list[Verdict], title: str, caption: str) -> Table:
@@ -165,9 +169,9 @@ def main(
     threads: int,
     out: Path | None,
 ) -> None:
-    """Mixed requests and cancels, and whether AL, memory, descriptors and pages stay flat."""
+    """Mixed requests and cancels, and whether mean acceptance length, memory, descriptors and pages stay flat."""
     if 60 * minutes < THIRDS * every:
-        raise click.UsageError(f"--minutes has room for {THIRDS} intervals of --every seconds")
+        raise click.UsageError(f"--minutes has time for {THIRDS} intervals of --every seconds")
     if address is None and (watch or metrics):
         raise click.UsageError("--watch and --metrics go with --address")
     settings = dict(click.get_current_context().params)
@@ -185,12 +189,12 @@ def main(
     caption = f"{hardware.caption(machine)}; load average before: {machine['load_at_start']}"
     console.print(shown(found, f"{streams} streams, {minutes:g} minutes", caption))
     folder = results.folder(out, "soak")
-    told = [asdict(each) for each in found]
+    scrape = [asdict(each) for each in found]
     results.write(
         folder / "soak.json",
         machine,
         settings,
-        verdicts=told,
+        verdicts=scrape,
         intervals=[as_json(each) for each in intervals],
     )
     console.print(f"[dim]results in {folder}[/dim]")

@@ -64,7 +64,7 @@ def verdicts(intervals: Sequence[Interval], pages_left: dict[str, int]) -> list[
 
 
 def acceptance(intervals: Iterable[Interval]) -> float | None:
-    """AL: committed tokens per round, next token included, prefill excluded."""
+    """Committed tokens per round, next token included, prefill excluded."""
     parts = list(intervals)
     rounds = sum(each.rounds for each in parts)
     return sum(each.committed for each in parts) / rounds if rounds else None
@@ -73,9 +73,9 @@ def acceptance(intervals: Iterable[Interval]) -> float | None:
 def _acceptance(first: Sequence[Interval], last: Sequence[Interval]) -> Verdict:
     before, after = acceptance(first), acceptance(last)
     if before is None or after is None:
-        return Verdict("AL", str(before), str(after), False)
+        return Verdict("mean acceptance length", str(before), str(after), False)
     flat = abs(after - before) <= AL_CHANGE * before
-    return Verdict("AL", f"{before:.3f}", f"{after:.3f}", flat)
+    return Verdict("mean acceptance length", f"{before:.3f}", f"{after:.3f}", flat)
 
 
 def _ends(
@@ -83,13 +83,13 @@ def _ends(
 ) -> Verdict:
     """Nothing grows here, but a soak whose requests fail shows nothing."""
 
-    def told(part: Sequence[Interval]) -> str:
+    def scrape(part: Sequence[Interval]) -> str:
         total = sum((each.ended for each in part), Counter[str]())
         return ", ".join(f"{count} {status}" for status, count in sorted(total.items()))
 
     statuses = {status for each in intervals for status in each.ended}
     flat = "OK" in statuses and statuses <= set(EXPECTED)
-    return Verdict("requests that ended as they should", told(first), told(last), flat)
+    return Verdict("requests that ended as they should", scrape(first), scrape(last), flat)
 
 
 def _medians(

@@ -1,6 +1,6 @@
 """Load on a Generate endpoint: many streams, closed or open loop, from one process or several.
 
-closed   so many streams at a time; each is followed by another at once. Tells what is got through.
+closed   so many streams at a time; each is followed by another at once. Measures the throughput.
 open     streams begin at times that don't depend on answers, and count from the *intended* time: a
          client that waits its turn has waited, too (or a stall would hide all who came during it).
 
@@ -77,7 +77,7 @@ class StreamRecord:
     round_s: list[float] = field(default_factory=list)  # when each verdict's last token came
     rounds: int = 0
     prompt_tokens: int = 0
-    outside_us: tuple[int, ...] = ()  # by round; empty if the endpoint doesn't tell
+    outside_us: tuple[int, ...] = ()  # by round; empty if the endpoint doesn't report it
     queue_us: tuple[int, ...] = ()
 
 
@@ -160,10 +160,10 @@ async def _stream(
     except IncompleteStream:
         record.status = "INCOMPLETE"
     else:
-        told = output.statistics
-        record.rounds, record.prompt_tokens = told.rounds, told.prompt_tokens
-        record.outside_us, record.queue_us = told.outside_us, told.queue_us
-        del record.token_s[told.output_tokens :]  # a tail of text is no token
+        reported = output.statistics
+        record.rounds, record.prompt_tokens = reported.rounds, reported.prompt_tokens
+        record.outside_us, record.queue_us = reported.outside_us, reported.queue_us
+        del record.token_s[reported.output_tokens :]  # a tail of text is no token
     record.ended_s = time.monotonic()
 
 

@@ -1,9 +1,9 @@
-"""What telling costs: processor time per forward pass, per round and per call, in microseconds.
+"""What telemetry costs: processor time per forward pass, per round and per call, in microseconds.
 
     python -m bench.load.telemetry
 
 Knows the hooks that the services call. Refuses to know models: the hooks get what a round of the
-given size would give them. Processor time of this thread, so that a busy machine tells the same.
+given size would give them. Processor time of this thread, so that a busy machine measures the same.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def drafter_hook() -> Callable[[], object]:
     pair: Any = SimpleNamespace(engine=engine)
     statistics = StreamStatistics()
     session: Any = SimpleNamespace(statistics=statistics)
-    told = StreamTelemetry(DrafterTelemetry(pair, DrafterConfig(), lambda: 0), session)
+    reported = StreamTelemetry(DrafterTelemetry(pair, DrafterConfig(), lambda: 0), session)
 
     def hook() -> None:
-        for room in statistics.stage_s:
-            statistics.stage_s[room] += 0.001
+        for stage in statistics.stage_s:
+            statistics.stage_s[stage] += 0.001
         statistics.wire_bytes += 60
-        told.round(DRAFTED, VERDICT, BridgeMode.TEXT)
+        reported.round(DRAFTED, VERDICT, BridgeMode.TEXT)
 
     return hook
 
@@ -89,7 +89,7 @@ def call_hook(tracer: Tracer, repeats: int) -> float:
 
     async def nothing(request: object, context: object) -> None: ...
 
-    told, context = calls._told(nothing, "crossdraft.v1.DrafterService/Generate"), Context()
+    reported, context = calls._told(nothing, "crossdraft.v1.DrafterService/Generate"), Context()
 
     async def many(what: Callable[..., Any]) -> float:
         began = time.thread_time()
@@ -97,7 +97,7 @@ def call_hook(tracer: Tracer, repeats: int) -> float:
             await what(None, context)
         return (time.thread_time() - began) / repeats * 1e6
 
-    return min(asyncio.run(many(told)) - asyncio.run(many(nothing)) for _ in range(5))
+    return min(asyncio.run(many(reported)) - asyncio.run(many(nothing)) for _ in range(5))
 
 
 @click.command()
@@ -129,7 +129,7 @@ def main(repeats: int) -> None:
         with trace.use_span(tracer.start_span("x")):
             traced = per_call_us(verifier_hook(), repeats // 4)
         rows.append(("round with an event on its span, at the verifier", traced))
-    click.echo("| what is told | µs |\n|---|---|")
+    click.echo("| what is reported | µs |\n|---|---|")
     for name, microseconds in rows:
         click.echo(f"| {name} | {microseconds:.1f} |")
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.speed.measures import Run, Summary, summarise
 from bench.support import hardware, picture, results, tables
-from bench.support.progress import Tell, telling
+from bench.support.progress import ReportProgress, showing_progress
 from bench.support.services import Services, run_of
 from bench.support.target_prompts import TargetPrompt, target_prompts
 from cli.fetching import fetch
@@ -122,7 +122,7 @@ def rows(crowds: list[Crowd]) -> list[Row]:
 
 
 async def measure(
-    services: Services, counts: list[int], options: dict[str, Any], tell: Tell
+    services: Services, counts: list[int], options: dict[str, Any], report_progress: ReportProgress
 ) -> list[Crowd]:
     """Every number of streams, with and without drafts by turns, again and again."""
     tokens, mode = options["max_new_tokens"], BridgeMode(options["bridge"])
@@ -137,13 +137,13 @@ async def measure(
         for k in (0, options["draft_steps"])
     ]
     for done, (streams, steps) in enumerate(plan):
-        tell(f"{streams} streams, k = {steps}", done, len(plan))
+        report_progress(f"{streams} streams, k = {steps}", done, len(plan))
         found.append(await crowd(services, asked[:streams], tokens, steps, mode))
     return found
 
 
 def shown(found: list[Row], title: str, caption: str) -> Table:
-    headings = ["streams", "k", "AL", "tokens/s", "× one alone", "per stream", "slowest"]
+    headings = ["streams", "k", "accept. len.", "tokens/s", "× one alone", "per stream", "slowest"]
     made = tables.table(
         title, [*headings, "with prefill", "ms per round", "models", "queues", "outside"], caption
     )
@@ -185,12 +185,12 @@ def main(
     fetch([target, draft], console)
     folder = results.folder(out, target, draft)
 
-    async def run(tell: Tell) -> list[Crowd]:
+    async def run(report_progress: ReportProgress) -> list[Crowd]:
         async with Services(target, draft, folder / "logs", console) as services:
-            return await measure(services, sorted(streams), options, tell)
+            return await measure(services, sorted(streams), options, report_progress)
 
-    with telling(console) as tell:
-        crowds = asyncio.run(run(tell))
+    with showing_progress(console) as report_progress:
+        crowds = asyncio.run(run(report_progress))
     found = rows(crowds)
     caption = (
         f"{hardware.caption(machine)}. tokens/s: of all streams, while all of them run. queues: "

@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.speed.measures import Divergence, Run, divergences, ratio, summarise, tokens_per_s
 from bench.speed.schedule import ALONE, ASSISTED, NO_LOOKUP, PLAIN, Cell, cells, estimate_s, order
 from bench.speed.transformers_baseline import TransformersBaseline
-from bench.support.progress import Tell
+from bench.support.progress import ReportProgress
 from bench.support.services import Services
 from bench.support.target_prompts import TargetPrompt, target_prompts
 
@@ -81,7 +81,11 @@ class Measured:
 
 
 async def compare(
-    plan: Plan, logs: Path, console: Console, tell: Tell, keep: Callable[[Run], None]
+    plan: Plan,
+    logs: Path,
+    console: Console,
+    report_progress: ReportProgress,
+    keep: Callable[[Run], None],
 ) -> Measured:
     """Run the plan; `keep` gets every run as it comes, in case that a later one fails."""
     measured = Measured()
@@ -126,10 +130,12 @@ async def compare(
         )
         total = sum(cell.prompts for cell in todo)
         for done, (number, cell) in enumerate(order(todo, len(asked))):
-            tell(f"{asked[number].name}: {cell.system}, k = {cell.draft_steps}", done, total)
+            report_progress(
+                f"{asked[number].name}: {cell.system}, k = {cell.draft_steps}", done, total
+            )
             measured.runs.append(await _run(services, baseline, cell, asked[number], plan))
             keep(measured.runs[-1])
-        tell("looking at what differs", total, total)
+        report_progress("looking at what differs", total, total)
         measured.divergences = await _compare_ids(measured, baseline, asked)
     return measured
 
@@ -172,7 +178,7 @@ async def _warm_up(
 async def _compare_ids(
     measured: Measured, baseline: TransformersBaseline | None, asked: Sequence[TargetPrompt]
 ) -> dict[str, list[Divergence]]:
-    """By system; with the logit gap where transformers is there to tell it."""
+    """By system; with the logit gap where transformers is there to measure it."""
     prompts = {target_prompt.name: target_prompt.ids for target_prompt in asked}
     alone = {run.prompt: run.token_ids for run in measured.of(ALONE, 0)}
     found: dict[str, list[Divergence]] = {}

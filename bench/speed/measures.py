@@ -63,7 +63,7 @@ class Summary:
     round_ms: float
     model_share: float  # of the rounds' time: both models' forward passes
     queue_share: float  # waiting for a model's thread, and what it does beside the passes
-    outside_share: float  # the rest: network, bridge, decision, text, and what no room counted
+    outside_share: float  # the rest: network, bridge, decision, text, and what no stage counted
     rounds_by_mode: dict[str, int]
 
 
@@ -77,8 +77,8 @@ def summarise(runs: Sequence[Run]) -> Summary:
     for run in runs:
         stages.update(run.stage_s)
         modes.update(run.rounds_by_mode)
-    models = _share(sum(stages[room] for room in MODEL_STAGES), seconds)
-    queues = _share(sum(stages[room] for room in QUEUE_STAGES), seconds)
+    models = _share(sum(stages[stage] for stage in MODEL_STAGES), seconds)
+    queues = _share(sum(stages[stage] for stage in QUEUE_STAGES), seconds)
     tokens = sum(len(run.token_ids) for run in runs)
     return Summary(
         system=runs[0].system,
@@ -91,7 +91,7 @@ def summarise(runs: Sequence[Run]) -> Summary:
         tokens_per_s=tokens_per_s(runs),
         mean_time_to_first_token_s=sum(run.time_to_first_token_s for run in runs) / len(runs),
         wire_bytes_per_token=sum(run.wire_bytes for run in runs) / tokens,
-        stage_ms_per_round={room: 1e3 * _share(s, rounds) for room, s in stages.items()},
+        stage_ms_per_round={stage: 1e3 * _share(s, rounds) for stage, s in stages.items()},
         round_ms=1e3 * _share(seconds, rounds),
         model_share=models,
         queue_share=queues,

@@ -1,6 +1,6 @@
 """`python -m bench.speed.rows`: what checking more rows costs one forward pass of the target.
 
-Knows the model room alone: no service, no draft. Row counts take turns, and medians are compared,
+Knows the model package alone: no service, no draft. Row counts take turns, and medians are compared,
 so that a noisy machine hits all alike. One packing's weights are in memory at a time.
 """
 
@@ -16,7 +16,7 @@ import click
 from rich.table import Table
 
 from bench.support import hardware, results, tables
-from bench.support.progress import Tell, telling
+from bench.support.progress import ReportProgress, showing_progress
 from cli.fetching import fetch
 from common.device import native
 
@@ -30,7 +30,11 @@ PAGE_SIZE = 16
 
 
 def time_rows(
-    model: PagedModel, context: int, counts: tuple[int, ...], repeats: int, tell: Tell
+    model: PagedModel,
+    context: int,
+    counts: tuple[int, ...],
+    repeats: int,
+    report_progress: ReportProgress,
 ) -> dict[int, list[float]]:
     """Seconds of each pass over `count` rows that follow `context` tokens of one session."""
     from common.kv.pages import PagePool
@@ -46,7 +50,7 @@ def time_rows(
     table.extend(context)
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     for repeat in range(-1, repeats):  # the first round pays for what is made only once
-        tell(f"repeat {max(repeat, 0) + 1}", max(repeat, 0), repeats)
+        report_progress(f"repeat {max(repeat, 0) + 1}", max(repeat, 0), repeats)
         first = repeat % len(counts)
         for count in counts[first:] + counts[:first]:
             began = time.perf_counter()
@@ -93,8 +97,8 @@ def main(
         with console.status(f"loading and packing: {packing}"):
             model = PagedModel.load(folder, packing)
         invariant[packing] = model.row_invariant
-        with telling(console) as tell:
-            seconds[packing] = time_rows(model, context, ROWS, repeats, tell)
+        with showing_progress(console) as report_progress:
+            seconds[packing] = time_rows(model, context, ROWS, repeats, report_progress)
         del model
         gc.collect()
     found = {packing: medians(each) for packing, each in seconds.items()}

@@ -1,7 +1,7 @@
 """`python -m bench.speed.run_ahead`: what drafting ahead of the verdict brings.
 
 Two drafters at one verifier take turns at the same streams: one drafts ahead, one waits. Models
-have random weights, and drafts stand at a scripted rate (bench/device/pair/script.py); passes,
+have random weights, and drafts are accepted at a scripted rate (bench/device/pair/script.py); passes,
 messages and their times are real. On one machine the two services must not share a core: what a
 drafter does while it would have waited is then taken from the verifier, and the answer is another.
 """
@@ -26,8 +26,8 @@ from bench.device.pair.rounds import crowd, prompt_of
 from bench.device.pair.script import Script, expected_length
 from bench.device.parts.steps import ModelShape
 from bench.support import hardware, results, tables
-from bench.support.progress import Tell, telling
-from bench.support.watching import Told, told
+from bench.support.progress import ReportProgress, showing_progress
+from bench.support.watching import Scrape, scrape
 from client.client import Client, Output
 from common.device import native
 from common.telemetry.metrics import RUN_AHEAD
@@ -37,7 +37,7 @@ TARGET = ModelShape("target", 768, 3072, 8, 12, 4, False, 2048)
 DRAFT = ModelShape("draft", 384, 1024, 4, 6, 2, True, 2048)
 WAYS = ("off", "on")
 RATES = (0.6, 0.8, 0.9)
-OUTCOMES = RUN_AHEAD.labels["output"]
+RESULTS = RUN_AHEAD.labels["result"]
 PROMPT, START_S = 64, 120.0
 
 
@@ -57,7 +57,7 @@ class Row:
 
 
 def row_of(
-    way: tuple[str, int, float, int], runs: list[list[Output]], before: Told, after: Told,
+    way: tuple[str, int, float, int], runs: list[list[Output]], before: Scrape, after: Scrape,
     alone: list[Output],
 ) -> Row:  # fmt: skip
     """runs: of the same streams, again and again; their median counts."""
@@ -66,7 +66,7 @@ def row_of(
     seconds = sum(each.total_s - each.time_to_first_token_s for each in every)
     committed = sum(len(output.token_ids) - 1 for outputs in runs for output in outputs)
     rates = [sum(output.statistics.tokens_per_s for output in outputs) for outputs in runs]
-    met = {o: after(RUN_AHEAD, output=o) - before(RUN_AHEAD, output=o) for o in OUTCOMES}
+    met = {o: after(RUN_AHEAD, result=o) - before(RUN_AHEAD, result=o) for o in RESULTS}
     whole = max(1.0, sum(met.values()))
     same = all(
         one.token_ids == other.token_ids
@@ -84,15 +84,24 @@ def row_of(
 
 
 def shown(rows: list[Row], title: str, caption: str) -> Table:
-    headings = ["streams", "scripted", "ahead", "AL", "expected", "round ms", "tokens/s", "× off"]
-    made = tables.table(title, [*headings, *OUTCOMES, "output equal"], caption)
+    headings = [
+        "streams",
+        "scripted",
+        "ahead",
+        "accept. len.",
+        "expected",
+        "round ms",
+        "tokens/s",
+        "× off",
+    ]
+    made = tables.table(title, [*headings, *RESULTS, "output equal"], caption)
     for row in rows:
         waiting = next(
             each.tokens_per_s
             for each in rows
             if each.run_ahead == "off" and (each.streams, each.rate) == (row.streams, row.rate)
         )
-        shares = [f"{row.outputs[name]:.0%}" if row.run_ahead == "on" else "" for name in OUTCOMES]
+        shares = [f"{row.outputs[name]:.0%}" if row.run_ahead == "on" else "" for name in RESULTS]
         made.add_row(
             str(row.streams),
             f"{row.rate:g}",
@@ -113,7 +122,7 @@ async def measure(
     metrics: dict[str, str],
     script: Path,
     options: dict[str, Any],
-    tell: Tell,
+    report_progress: ReportProgress,
 ) -> list[Row]:
     """Every number of streams at every rate; the ways take turns."""
     rows = []
@@ -127,21 +136,21 @@ async def measure(
         truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=True)]
         plan = [(streams, rate) for streams in options["streams"] for rate in RATES]
         for done, (streams, rate) in enumerate(plan):
-            tell(f"{streams} streams at {rate:g}", done, len(plan))
+            report_progress(f"{streams} streams at {rate:g}", done, len(plan))
             Script.write(script, rate, truths)
-            before = {way: await told(metrics[way]) for way in WAYS}
+            before = {way: await scrape(metrics[way]) for way in WAYS}
             runs: dict[str, list[list[Output]]] = {way: [] for way in WAYS}
             for _ in range(options["turns"]):
                 for way in WAYS:
                     runs[way].append(await crowd(clients[way], prompts[:streams], new, steps))
-            after = {way: await told(metrics[way]) for way in WAYS}
+            after = {way: await scrape(metrics[way]) for way in WAYS}
             for way in WAYS:
                 key = (way, streams, rate, steps)
                 rows.append(row_of(key, runs[way], before[way], after[way], alone))
     return rows
 
 
-def run(folder: Path, options: dict[str, Any], tell: Tell) -> list[Row]:
+def run(folder: Path, options: dict[str, Any], report_progress: ReportProgress) -> list[Row]:
     """Start all three, measure, end them."""
     script = folder / "script.json"
     most = max(options["streams"])
@@ -176,7 +185,7 @@ def run(folder: Path, options: dict[str, Any], tell: Tell) -> list[Row]:
             os.sched_setaffinity(child.pid, [core])  # before it has made any thread
         for child in started:
             child.port(START_S)
-        return asyncio.run(measure(addresses, metrics, script, options, tell))
+        return asyncio.run(measure(addresses, metrics, script, options, report_progress))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -189,8 +198,11 @@ def main(out: Path | None, **options: Any) -> None:
     """Drafting ahead against waiting, on models of scripted acceptance."""
     native.settle()
     console, machine = tables.console(), hardware.describe()
-    with telling(console) as tell, tempfile.TemporaryDirectory(prefix="crossdraft-ahead-") as made:
-        rows = run(Path(made), options, tell)
+    with (
+        showing_progress(console) as report_progress,
+        tempfile.TemporaryDirectory(prefix="crossdraft-ahead-") as made,
+    ):
+        rows = run(Path(made), options, report_progress)
     caption = (
         f"{hardware.caption(machine)}. Verifier and drafters each on one core, the client on any. "
         "Shares are of verdicts that met something drafted ahead."

@@ -2,7 +2,7 @@
 
 One pass over four rows of each session, and decisions on the logits that it gave, by every rule at
 temperature 1 without filters: the dearest distribution, as every id of the vocabulary takes part.
-All drafts stand under `coupled` and `rejection`, so that every row is decided. Knows the model room
+All drafts are accepted under `coupled` and `rejection`, so that every row counts. Knows the model package
 and the decision. Refuses to know services.
 """
 
@@ -19,7 +19,7 @@ import click
 from rich.table import Table
 
 from bench.support import hardware, results, tables
-from bench.support.progress import telling
+from bench.support.progress import showing_progress
 from cli.fetching import fetch
 from common.device import native
 
@@ -48,7 +48,7 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     """What takes turns: the pass, then by rule the decision and its random numbers alone."""
     import torch
 
-    from bench.device.parts.acceptance_twin import sampling
+    from bench.device.parts.acceptance_oracle import sampling
     from common.kv.pages import PagePool
     from common.model.batch import Chunk
     from common.sampling.distribution import SparseDistributions, sample
@@ -87,7 +87,7 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
         batch = sampling(sessions, vocab, rule=int(rule), seed=seed, first_position=context)
         return lambda: accept(logits, drafts[rule], offsets, batch, q)
 
-    def drawing(times: int, purpose: Purpose) -> Callable[[], object]:
+    def making_noise(times: int, purpose: Purpose) -> Callable[[], object]:
         def run() -> None:
             for at in range(times):
                 exponential(seed, torch.full((sessions,), context + at), ids, purpose)
@@ -97,8 +97,8 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     made: Calls = {"pass": lambda: model.forward(chunks)}
     for rule in (AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
         made[rule.name] = verified(rule)
-    made["noise of one row"] = drawing(1, Purpose.SAMPLE)
-    made["noise of all rows"] = drawing(rows, Purpose.COUPLED)
+    made["noise of one row"] = making_noise(1, Purpose.SAMPLE)
+    made["noise of all rows"] = making_noise(rows, Purpose.COUPLED)
     return made
 
 
@@ -152,9 +152,9 @@ def main(
     with console.status("loading"):
         model = PagedModel.load(folder)
     found: list[Row] = []
-    with telling(console) as tell:
+    with showing_progress(console) as report_progress:
         for place, count in enumerate(sessions):
-            tell(f"{count} sessions", place, len(sessions))
+            report_progress(f"{count} sessions", place, len(sessions))
             found += rows_of(count, measure(calls_for(model, count, context), repeats))
     caption = f"{hardware.caption(machine)}. Median of {repeats}. {DRAFTS} drafts a session."
     console.print(shown(found, f"Deciding on {target}, temperature 1, no filters", caption))

@@ -15,21 +15,21 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Tell = Callable[[str, int, int], None]  # (what runs now, done, of how many)
+ReportProgress = Callable[[str, int, int], None]  # (what runs now, done, of how many)
 
 
 @contextmanager
-def telling(console: Console) -> Iterator[Tell]:
-    """While inside, the bar is there once something was told."""
+def showing_progress(console: Console) -> Iterator[ReportProgress]:
+    """While inside, the bar is shown once something was reported."""
     times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(BarColumn(), MofNCompleteColumn(), *times, console=console) as bar:
         task = bar.add_task("", visible=False, total=1)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report_progress(what: str, done: int, total: int) -> None:
             if console.is_terminal:
                 bar.update(task, description=what, completed=done, total=total, visible=True)
             else:
                 console.print(f"{done}/{total} {what}")
 
-        yield tell
+        yield report_progress
         bar.update(task, visible=False)

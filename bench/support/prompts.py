@@ -1,6 +1,6 @@
 """The prompts that every benchmark uses: twelve of code, twelve of English.
 
-Each stands twice: as a user's message, for targets that are instruction-tuned, and as the beginning
+Each is here twice: as a user's message, for targets that are instruction-tuned, and as the beginning
 of a text, for base models. Knows text only.
 """
 

@@ -44,7 +44,16 @@ def systems_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str) -
     """One line per system; `rows` as bench/speed/comparison.py makes them."""
     positions = max(min(3, len(row["summary"].acceptance_by_position)) for row in rows)
     accepted = [f"acc. {position + 1}" for position in range(positions)]
-    headings = ["system", "k", "prompts", "AL", *accepted, "tokens/s", "× alone", "× assisted"]
+    headings = [
+        "system",
+        "k",
+        "prompts",
+        "accept. len.",
+        *accepted,
+        "tokens/s",
+        "× alone",
+        "× assisted",
+    ]
     made = table(title, [*headings, "same ids", "bytes/token", "first token"], caption)
     for row in rows:
         one: Summary = row["summary"]
@@ -67,7 +76,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str) -
 
 
 def stages_table(summaries: Sequence[Summary], title: str, caption: str = "") -> Table:
-    """Milliseconds of a round in each room, and the shares."""
+    """Milliseconds of a round in each stage, and the shares."""
     names = [name for _, name in STAGES]
     shares = ["models", "queues", "outside"]
     made = table(title, ["system", "k", "ms per round", *names, *shares], caption)
@@ -78,7 +87,7 @@ def stages_table(summaries: Sequence[Summary], title: str, caption: str = "") ->
             one.system,
             str(one.draft_steps),
             f"{one.round_ms:.1f}",
-            *[f"{one.stage_ms_per_round.get(room, 0.0):.1f}" for room, _ in STAGES],
+            *[f"{one.stage_ms_per_round.get(stage, 0.0):.1f}" for stage, _ in STAGES],
             f"{one.model_share:.1%}",
             f"{one.queue_share:.1%}",
             f"{one.outside_share:.1%}",

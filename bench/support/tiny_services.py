@@ -1,6 +1,6 @@
 """Both services around tiny random models, as processes of this machine.
 
-Knows: how many there are, their limits, where they tell metrics; one may be killed and started
+Knows: how many there are, their limits, where they serve metrics; one may be killed and started
 again. Refuses to know: what is asked of them, and what is measured.
 """
 

@@ -1,4 +1,4 @@
-"""What processes take and what services tell, read now and then while something else is measured.
+"""What processes take and what services report, read now and then while something else is measured.
 
 Knows: processes by their ids, metrics by their names, lines through points. Refuses to know: what
 runs, and how much is too much.
@@ -37,7 +37,7 @@ def taken(pid: int) -> Taken:
     return Taken(memory, process.num_fds(), process.num_threads())
 
 
-class Told:
+class Scrape:
     """What one service's metrics said at one time."""
 
     def __init__(self, url: str) -> None:
@@ -56,19 +56,19 @@ class Told:
         )
 
 
-async def told(url: str) -> Told:
-    return await asyncio.to_thread(Told, url)
+async def scrape(url: str) -> Scrape:
+    return await asyncio.to_thread(Scrape, url)
 
 
 async def pages_in_use(urls: Mapping[str, str]) -> dict[str, int]:
     """By the services' names."""
-    return {name: int((await told(url))(PAGES, state="used")) for name, url in urls.items()}
+    return {name: int((await scrape(url))(PAGES, state="used")) for name, url in urls.items()}
 
 
 async def pages_left(urls: Mapping[str, str], settle_s: float) -> dict[str, int]:
     """Once no request runs: what is still in use after the time that ending a stream may take."""
     until = time.monotonic() + settle_s
-    while True:  # nobody outside is told when a service has cleared up
+    while True:  # nobody outside sees when a service has cleared up
         found = await pages_in_use(urls)
         if not any(found.values()) or time.monotonic() > until:
             return found

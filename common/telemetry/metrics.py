@@ -1,6 +1,6 @@
 """Every metric, named once: its name, its kind, what it says, and which values its labels can have.
 
-Knows names. Refuses to know who counts (common/telemetry/registry.py makes collectors of these) and
+Knows names. Does not know who counts (common/telemetry/registry.py makes collectors of these) and
 who listens. docs/observability.md has the same table, and a test compares the two.
 
 Labels are bounded: each lists its values here, and whatever else comes counts as "other". No label
@@ -10,51 +10,14 @@ Prometheus are distinguished by those, or by the engine: "target" at a verifier,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from common.sampling.rules import AcceptanceRule
+from common.telemetry.metric import Metric, counter, gauge, seconds, sizes
 from common.types import BridgeMode, FinishReason
 
 OTHER = "other"  # a label's value where the real one isn't listed
 NONE = "none"  # a label's value where there is nothing to report
-
-Labels = Mapping[str, tuple[str, ...]]
-
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One family."""
-
-    kind: Kind
-    name: str  # as Prometheus shows it, a counter's _total included
-    help: str
-    labels: Labels  # each label's possible values; empty where they are only known later
-    buckets: tuple[float, ...] = ()  # a histogram's
-
-
-def _counter(name: str, help: str, **labels: tuple[str, ...]) -> Metric:
-    return Metric("counter", name, help, labels)
-
-
-def _gauge(name: str, help: str, **labels: tuple[str, ...]) -> Metric:
-    return Metric("gauge", name, help, labels)
-
-
-def _seconds(name: str, help: str, **labels: tuple[str, ...]) -> Metric:
-    return Metric("histogram", name, help, labels, _SECONDS)
-
-
-def _sizes(name: str, help: str, **labels: tuple[str, ...]) -> Metric:
-    return Metric("histogram", name, help, labels, _COUNTS)
-
 
 # What labels can say.
 MAX_POSITION = 16  # draft tokens further back are counted together
@@ -80,10 +43,10 @@ METHOD = ("Generate", "GetPair", "Verify", "VerifyOnce", "GetModel", "GetTokeniz
 
 # --- both services ------------------------------------------------------------------------------
 
-BUILD_INFO = _gauge(
+BUILD_INFO = gauge(
     "crossdraft_build_info", "Always 1; what runs here.", engine=ENGINE, version=(), model=()
 )
-GRPC_CALLS = _counter(
+GRPC_CALLS = counter(
     "crossdraft_grpc_calls_total",
     "Calls that ended, by status; error names the cause (docs/protocol.md), none where all was "
     "well.",
@@ -91,155 +54,148 @@ GRPC_CALLS = _counter(
     status=(),
     error=(),
 )
-GRPC_CALLS_NOW = _gauge("crossdraft_grpc_calls_in_progress", "Calls in progress.", method=METHOD)
-GRPC_PEERS = _gauge(
+GRPC_CALLS_NOW = gauge("crossdraft_grpc_calls_in_progress", "Calls in progress.", method=METHOD)
+GRPC_PEERS = gauge(
     "crossdraft_grpc_peers",
     "Connections with a call of this service in progress: drafters at a verifier, clients at a "
     "drafter.",
 )
-PASS_SECONDS = _seconds(
+PASS_SECONDS = seconds(
     "crossdraft_engine_pass_seconds", "Forward passes of the model.", engine=ENGINE
 )
-BATCH_ROWS = _sizes(
+BATCH_ROWS = sizes(
     "crossdraft_engine_batch_rows", "Rows (tokens) in a forward pass.", engine=ENGINE
 )
-BATCH_SESSIONS = _sizes(
+BATCH_SESSIONS = sizes(
     "crossdraft_engine_batch_sessions", "Sessions that shared a forward pass.", engine=ENGINE
 )
-FAILED_PASSES = _counter(
+FAILED_PASSES = counter(
     "crossdraft_engine_failed_passes_total",
     "Forward passes that raised: the target's end their sessions, the draft model's leave them at "
     "k = 0.",
     engine=ENGINE,
 )
-EAGER_PASSES = _counter(
-    "crossdraft_engine_unrecorded_passes_total",
-    "Forward passes on a GPU that were larger than any recorded step, so that each of their "
-    "launches was called.",
+EAGER_PASSES = counter(
+    "crossdraft_engine_eager_passes_total",
+    "Forward passes on a GPU that fitted no CUDA graph and ran eagerly.",
     engine=ENGINE,
 )
-WAITING = _gauge(
+WAITING = gauge(
     "crossdraft_engine_waiting_sessions",
     "Sessions with work that isn't in a finished pass yet.",
     engine=ENGINE,
 )
-PAGES = _gauge("crossdraft_engine_pages", "Pages of keys and values.", engine=ENGINE, state=STATE)
-PREEMPTIONS = _counter(
+PAGES = gauge("crossdraft_engine_pages", "Pages of keys and values.", engine=ENGINE, state=STATE)
+PREEMPTIONS = counter(
     "crossdraft_engine_preemptions_total",
-    "Sessions that gave up their pages to others and have their tokens read again later.",
+    "Sessions that lost their pages to others and are prefilled again later.",
     engine=ENGINE,
 )
 
 # --- the verifier -------------------------------------------------------------------------------
 
-SESSIONS = _gauge("crossdraft_verifier_sessions", "Sessions open, VerifyOnce included.")
-SESSION_LIMIT = _gauge(
-    "crossdraft_verifier_session_limit", "Sessions that may be open (max_sessions)."
-)
-PREFILLS = _counter("crossdraft_verifier_prefills_total", "First rounds (round 0).", rule=RULE)
-PREFILL_TOKENS = _counter(
+SESSIONS = gauge("crossdraft_verifier_sessions", "Sessions open, VerifyOnce included.")
+SESSION_LIMIT = gauge("crossdraft_verifier_session_limit", "Limit of open sessions (max_sessions).")
+PREFILLS = counter("crossdraft_verifier_prefills_total", "First rounds (round 0).", rule=RULE)
+PREFILL_TOKENS = counter(
     "crossdraft_verifier_prompt_tokens_total",
     "Prompt tokens of sessions whose prefill is done; a resumed session's output counts again.",
 )
-ROUNDS = _counter(
-    "crossdraft_verifier_rounds_total", "Rounds decided, prefill excluded.", rule=RULE
+ROUNDS = counter(
+    "crossdraft_verifier_rounds_total", "Rounds verified, prefill excluded.", rule=RULE
 )
-COMMITTED = _counter(
+COMMITTED = counter(
     "crossdraft_verifier_committed_tokens_total",
-    "Tokens committed in those rounds, next token included: divided by rounds, the mean acceptance length.",
+    "Tokens committed in those rounds, next token included; divided by rounds: the mean "
+    "acceptance length.",
     rule=RULE,
 )
-DRAFT_TOKENS = _counter(
+DRAFT_TOKENS = counter(
     "crossdraft_verifier_draft_tokens_total",
     "Draft tokens that were proposed in those rounds.",
     rule=RULE,
 )
-ACCEPTED = _counter(
+ACCEPTED = counter(
     "crossdraft_verifier_accepted_tokens_total",
     "Draft tokens that were accepted in those rounds.",
     rule=RULE,
 )
-VERIFIER_SECONDS = _seconds(
-    "crossdraft_verifier_room_seconds",
-    "Where a round's time went at the verifier: waiting for a pass, in passes, in the decision.",
+VERIFIER_SECONDS = seconds(
+    "crossdraft_verifier_stage_seconds",
+    "Where a round's time went at the verifier: waiting for a pass, in passes, in acceptance.",
     stage=VERIFIER_STAGE,
     phase=PHASE,
 )
 
 # --- the drafter --------------------------------------------------------------------------------
 
-STREAMS = _gauge("crossdraft_drafter_streams", "Generate streams in progress.")
-STREAM_LIMIT = _gauge("crossdraft_drafter_stream_limit", "Streams that may be (max_sessions).")
-ANSWERS = _counter(
+STREAMS = gauge("crossdraft_drafter_streams", "Generate streams in progress.")
+STREAM_LIMIT = gauge("crossdraft_drafter_stream_limit", "Limit of Generate streams (max_sessions).")
+ANSWERS = counter(
     "crossdraft_drafter_answers_total",
-    "Streams that came to their summary.",
+    "Streams that ended with their summary.",
     finish_reason=FINISH_REASON,
 )
-EMPTY_ANSWERS = _counter(
-    "crossdraft_drafter_empty_answers_total", "Those of them without any text."
-)
-PROMPT_TOKENS = _counter(
-    "crossdraft_drafter_prompt_tokens_total", "Target tokens in their prompts."
-)
-OUTPUT_TOKENS = _counter(
-    "crossdraft_drafter_output_tokens_total", "Target tokens in their outputs."
-)
-DRAFTED_ROUNDS = _counter(
+EMPTY_ANSWERS = counter("crossdraft_drafter_empty_answers_total", "Those of them without any text.")
+PROMPT_TOKENS = counter("crossdraft_drafter_prompt_tokens_total", "Target tokens in their prompts.")
+OUTPUT_TOKENS = counter("crossdraft_drafter_output_tokens_total", "Target tokens in their outputs.")
+DRAFTED_ROUNDS = counter(
     "crossdraft_drafter_rounds_total",
     "Rounds, prefill excluded, by how the draft crossed; none: the draft model had no part.",
     bridge=BRIDGE,
 )
-DRAFTED_COMMITTED = _counter(
+DRAFTED_COMMITTED = counter(
     "crossdraft_drafter_committed_tokens_total",
-    "Tokens committed in those rounds, next token included: divided by rounds, the mean acceptance length.",
+    "Tokens committed in those rounds, next token included; divided by rounds: the mean "
+    "acceptance length.",
     bridge=BRIDGE,
 )
-DRAFTED_BY_POSITION = _counter(
+DRAFTED_BY_POSITION = counter(
     "crossdraft_drafter_drafted_by_position_total",
     "Rounds that proposed a draft token at this position, first is 1.",
     bridge=BRIDGE,
     position=POSITION,
 )
-ACCEPTED_BY_POSITION = _counter(
+ACCEPTED_BY_POSITION = counter(
     "crossdraft_drafter_accepted_by_position_total",
     "Rounds that accepted the draft token at this position.",
     bridge=BRIDGE,
     position=POSITION,
 )
-DRAFTER_SECONDS = _counter(
-    "crossdraft_drafter_room_seconds_total",
-    "Where rounds' time went, as the summaries' stage_s has it.",
+DRAFTER_SECONDS = counter(
+    "crossdraft_drafter_stage_seconds_total",
+    "Where rounds' time went, as in the summaries' stage_times.",
     stage=DRAFTER_STAGE,
 )
-WIRE_BYTES = _counter(
+WIRE_BYTES = counter(
     "crossdraft_drafter_wire_bytes_total", "Bytes of Verify messages, both ways, prefill included."
 )
-FIRST_TOKEN_SECONDS = _seconds(
+FIRST_TOKEN_SECONDS = seconds(
     "crossdraft_drafter_first_token_seconds", "From a request to its first token."
 )
-ROUND_SECONDS = _seconds(
+ROUND_SECONDS = seconds(
     "crossdraft_drafter_round_seconds", "From one verdict to the next, drafting included."
 )
-DRAFT_HEALTHY = _gauge(
+DRAFT_HEALTHY = gauge(
     "crossdraft_drafter_draft_healthy",
     "0 if the last pass of the draft model raised, or a draft took longer than `draft_timeout_s`: "
     "sessions run at k = 0.",
 )
-UNDRAFTED_ANSWERS = _counter(
+UNDRAFTED_ANSWERS = counter(
     "crossdraft_drafter_undrafted_answers_total",
-    "Answers that asked for drafts and ended without: the draft model failed or took too long, "
+    "Answers that requested drafts and ended without: the draft model failed or took too long, "
     "or its context was full.",
 )
-PAUSE_SECONDS = _seconds(
+PAUSE_SECONDS = seconds(
     "crossdraft_drafter_verifier_pause_seconds",
-    "Verifiers lost in mid-session: from asking one to the verdict of the one that took over.",
+    "Verifiers lost in mid-session: from the request to one to the verdict of the next one.",
 )
 
-RUN_AHEAD = _counter(
+RUN_AHEAD = counter(
     "crossdraft_drafter_run_ahead_total",
-    "Verdicts that met drafts made ahead of them: the next draft was ready (hit), begun (part), or "
-    "something else was written or asked for (miss). Nothing where `run_ahead` is off.",
-    output=("hit", "part", "miss"),
+    "Verdicts after drafts made ahead of them: the next draft was ready (hit), begun (part), or "
+    "something else was committed (miss). Nothing where `run_ahead` is off.",
+    result=("hit", "part", "miss"),
 )
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

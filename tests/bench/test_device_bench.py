@@ -104,8 +104,8 @@ def test_a_folder_has_as_many_ids_as_the_published_tokenizer(tmp_path: Path) -> 
 def test_what_is_asked_is_told_at_the_copy_bandwidth_too() -> None:
     row = {"kernel": "greedy", "rows": 512, "vocab": 151_936, "us": 10, "reads": 1.1}
     row |= {"torch_us": 90, "share_of_copy": 0.8}
-    told = summary({**ABOUT, "stages": {"acceptance": {"acceptance": [row], "left_out": []}}})
-    line = next(line for line in told if "the same, at the copy bandwidth" in line)
+    reported = summary({**ABOUT, "stages": {"acceptance": {"acceptance": [row], "left_out": []}}})
+    line = next(line for line in reported if "the same, at the copy bandwidth" in line)
     assert line.split()[-2:] == ["1.25", "yes"]
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.load.__main__ import sample, shown, told
+from bench.load.__main__ import sample, shown, summary_line
 from bench.load.report import Spread, report
 from bench.load.streams import Load, Mix, StreamRecord, _batching_delay, _drive, _shares
 from drafter.statistics import StreamStatistics
@@ -89,7 +89,7 @@ def test_a_load_without_any_answer_has_no_latency() -> None:
 def test_results_are_shown_and_sampled(tmp_path: Path) -> None:
     reports = [report(loop, [record(0.0, [1.0, 2.0])], 0.0, 2.0) for loop in ("closed", "open")]
     assert shown(reports, "title", "caption").row_count > 10
-    assert "1 OK" in told(reports[0], {"drafter": 0.5})
+    assert "1 OK" in summary_line(reports[0], {"drafter": 0.5})
     sample(tmp_path / "load.png", reports, "title", "footnote")
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
 

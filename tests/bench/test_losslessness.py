@@ -82,9 +82,9 @@ def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -
         for way in (ALONE, REJECTION, COUPLED, TARGET_ONLY, AUTO)
     ]
     assert shown(rows, "", "").row_count == 10
-    told = rows[1].as_json
-    assert told["acceptance_by_position"] == (0.8,) and told["way"]["draft_steps"] == 3
-    assert told["wire_bytes_per_position"] == pytest.approx((180 - 60) * 5 / 5)
+    reported = rows[1].as_json
+    assert reported["acceptance_by_position"] == (0.8,) and reported["way"]["draft_steps"] == 3
+    assert reported["wire_bytes_per_position"] == pytest.approx((180 - 60) * 5 / 5)
     pairs = {f"{draft} → {target}": rows for draft, target in PAIRS}
     assert len(pairs) == 3 and side_by_side(pairs).row_count == 6
 

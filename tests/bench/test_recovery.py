@@ -42,7 +42,7 @@ def test_requests_are_greedy_and_seeded_by_turns() -> None:
 
 def test_the_prefill_is_of_sessions_that_came_between() -> None:
     def says(prefills: int, seconds: float) -> Any:
-        def read(_: object, suffix: str, room: str, phase: str) -> float:
+        def read(_: object, suffix: str, stage: str, phase: str) -> float:
             assert phase == "prefill"
             return {"_count": prefills, "_sum": seconds}[suffix]
 
@@ -71,7 +71,7 @@ def test_pauses_are_told_with_and_without_the_prefill() -> None:
         ([Stream()], ["no stream lost its verifier"]),
     ],
 )
-def test_what_breaks_a_promise_is_told(streams: list[Stream], told: list[str]) -> None:
+def test_what_breaks_a_promise_is_told(streams: list[Stream], reported: list[str]) -> None:
     found = broken(streams)
-    assert len(found) == len(told)
-    assert all(each.startswith(begin) for each, begin in zip(found, told, strict=True))
+    assert len(found) == len(reported)
+    assert all(each.startswith(begin) for each, begin in zip(found, reported, strict=True))

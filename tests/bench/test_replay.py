@@ -93,9 +93,9 @@ def test_spellings_match_words_and_neither_newlines_nor_accents(bridge: Bridge) 
     target, draft = bridge.target, bridge.draft  # "▁the" and "\n" against "Ġthe" and "Ċ"
     spelled = StringBridge(target, draft)
     for data in (b"e", b"def", b" the"):
-        twin = target.id_of(data)
-        if twin is not None and (ours := draft.id_of(data)) is not None:
-            assert spelled.to_draft(twin) == ours and spelled.mapped_id(ours) == twin
+        mapped_id = target.id_of(data)
+        if mapped_id is not None and (ours := draft.id_of(data)) is not None:
+            assert spelled.to_draft(mapped_id) == ours and spelled.mapped_id(ours) == mapped_id
     newline = target.id_of(b"\n")
     assert newline is not None and bridge.to_draft(newline) is not None
     assert spelled.to_draft(newline) is None

@@ -82,8 +82,8 @@ async def test_a_stream_that_breaks_off_is_counted_and_ends_nothing() -> None:
 
 async def test_mixed_requests_and_cancels_run_and_leave_nothing() -> None:
     """The pair checks itself that nothing is held."""
-    room = {"context": 1000, "pages": 2048}
-    async with serving_pair(verifier=room, pages=2048) as pair:
+    stage = {"context": 1000, "pages": 2048}
+    async with serving_pair(verifier=stage, pages=2048) as pair:
         watched = Watched(pair.drafter.address, {"this": os.getpid()}, {})
         intervals, left = await soak(watched, streams=3, minutes=0.05, every_s=0.5)
     ended = sum((each.ended for each in intervals), Counter[str]())

@@ -26,8 +26,8 @@ def test_generate_streams_plain_text_when_piped(address: str) -> None:
     result = run("generate", "hello ", "--address", address)
     assert result.exit_code == 0, result.output
     assert result.stdout == "hello é\ufffd\n"
-    told = "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · mean acceptance length 2.00"
-    assert told in result.stderr
+    reported = "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · mean acceptance length 2.00"
+    assert reported in result.stderr
 
 
 def test_generate_reads_standard_input_and_makes_chats(address: str) -> None:
@@ -71,10 +71,10 @@ SAMPLING_FLAGS = {
 def test_what_a_request_may_say_has_a_flag(address: str) -> None:
     result = run("generate", "echo", *SAMPLING_FLAGS, "--address", address)
     assert result.exit_code == 0, result.output
-    assert all(told in result.stdout for told in SAMPLING_FLAGS.values()), result.stdout
+    assert all(reported in result.stdout for reported in SAMPLING_FLAGS.values()), result.stdout
     assert "ended by the stop string 'END'" in result.stderr and "rule target_only" in result.stderr
     plain = run("generate", "echo", "--address", address).stdout
-    assert not any(told.split(":")[0] + ":" in plain for told in SAMPLING_FLAGS.values())
+    assert not any(reported.split(":")[0] + ":" in plain for reported in SAMPLING_FLAGS.values())
 
 
 def test_log_probabilities_and_usage_are_in_the_json_object(address: str) -> None:

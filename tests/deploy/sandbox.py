@@ -124,7 +124,7 @@ class Sandboxed:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
-    def told(self) -> str:
+    def reported(self) -> str:
         return self.log.read_text(errors="replace")
 
 

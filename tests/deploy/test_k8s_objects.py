@@ -167,9 +167,11 @@ def test_the_shutdown_timeline_adds_up(name: str, service: str) -> None:
     # Not ready is seen no later than readiness is looked at.
     assert prestop_s >= container["readinessProbe"]["periodSeconds"]
     # The comment has the same numbers.
-    told = (K8S / "base" / f"{service}.yaml").read_text()
+    reported = (K8S / "base" / f"{service}.yaml").read_text()
     total = prestop_s + grace_s + ENDING_S
-    assert f"preStop {prestop_s} + grace_s {grace_s} + {ENDING_S} = {total} <= {limit_s}" in told
+    assert (
+        f"preStop {prestop_s} + grace_s {grace_s} + {ENDING_S} = {total} <= {limit_s}" in reported
+    )
 
 
 @both

@@ -59,7 +59,7 @@ async def until(process: Sandboxed, holds: Callable[[], Awaitable[bool]], limit_
     async with asyncio.timeout(limit_s):
         while not await holds():
             assert process.process is not None
-            assert process.process.poll() is None, process.told()
+            assert process.process.poll() is None, process.reported()
             await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -117,7 +117,7 @@ async def test_pods_start_serve_and_stop_in_mid_stream_as_the_manifests_say(
     drafter = pod("drafter", third, tmp_path / third, dns)
     for made in (verifiers[0], drafter):
         with made.fetching() as fetching:
-            assert await ended(made, fetching) == 0, fetching.told()
+            assert await ended(made, fetching) == 0, fetching.reported()
     dns.addresses = [first, second]
     async with AsyncExitStack() as stack:
         processes = [stack.enter_context(made.serving()) for made in (*verifiers, drafter)]
@@ -136,7 +136,7 @@ async def test_pods_start_serve_and_stop_in_mid_stream_as_the_manifests_say(
 
         await _stop_a_drafter_in_mid_stream(drafter, processes[2], processes[1], stack)
         processes[1].send(signal.SIGTERM)
-        assert await ended(verifiers[1], processes[1]) == 0, processes[1].told()
+        assert await ended(verifiers[1], processes[1]) == 0, processes[1].reported()
 
 
 async def _stop_a_verifier_in_mid_session(
@@ -157,7 +157,7 @@ async def _stop_a_verifier_in_mid_session(
         await call.write(verify_request_to_pb(proposal))
         verdict = (await call.read()).verdict
     assert verdict.finish_reason
-    assert await ended(made, process) == 0, process.told()
+    assert await ended(made, process) == 0, process.reported()
 
 
 async def _stop_a_drafter_in_mid_stream(
@@ -180,7 +180,7 @@ async def _stop_a_drafter_in_mid_stream(
         deltas += response.deltas
         summaries += [response.summary] if response.HasField("summary") else []
     assert [summary.output_tokens for summary in summaries] == [len(deltas)] == [1000]
-    assert await ended(made, process) == 0, process.told()
+    assert await ended(made, process) == 0, process.reported()
 
 
 async def test_a_pod_that_still_loads_stops_at_once(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ async def test_a_pod_that_still_loads_stops_at_once(tmp_path: Path) -> None:
     with made.serving() as process:
 
         async def loading() -> bool:
-            return "starting with" in process.told()
+            return "starting with" in process.reported()
 
         await until(process, loading, made.budget_s("startup"))
         process.send(signal.SIGTERM)
-        assert await ended(made, process) == 0, process.told()
-        assert "asked to stop before anything was served" in process.told()
+        assert await ended(made, process) == 0, process.reported()
+        assert "asked to stop before anything was served" in process.reported()
 
 
 def test_the_two_deployments_are_all_there_is() -> None:
@@ -210,7 +210,7 @@ def test_a_process_that_writes_where_it_may_not_is_refused(tmp_path: Path) -> No
     with Sandboxed(["touch", "/weights"], {}, [], 10001, tmp_path / "sandbox") as process:
         assert process.process is not None
         assert process.process.wait(30) != 0
-        assert "Read-only file system" in process.told()
+        assert "Read-only file system" in process.reported()
 
 
 async def test_a_process_that_is_left_ends_with_its_sandbox(tmp_path: Path) -> None:

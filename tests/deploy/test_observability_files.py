@@ -106,10 +106,10 @@ def test_rules_are_what_prometheus_takes_and_the_page_says_what_to_do(rule: dict
 
 
 def test_the_page_tells_of_no_alert_that_isnt_there() -> None:
-    told = re.findall(r"^### (Crossdraft\w+)$", PAGE, flags=re.MULTILINE)
-    assert told == [rule["alert"] for rule in RULES]
+    reported = re.findall(r"^### (Crossdraft\w+)$", PAGE, flags=re.MULTILINE)
+    assert reported == [rule["alert"] for rule in RULES]
     assert {"AcceptanceCollapse", "EmptyAnswers", "PageExhaustion", "DrafterDegraded"} <= {
-        name.removeprefix("Crossdraft") for name in told
+        name.removeprefix("Crossdraft") for name in reported
     }
 
 

@@ -145,7 +145,7 @@ class FakeModel:
                 progress(done + 1, self.graph_sizes)
 
 
-def room(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) -> Any:
+def stage(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) -> Any:
     settings = {
         "page_size": 16,
         "kv_memory_mib": None,
@@ -161,7 +161,7 @@ def room(model: Any, context: int = 1600, most_rows: int = 128, **changes: Any) 
 def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     model = FakeModel()
-    pool = room(model)
+    pool = stage(model)
     assert model.runtime.limited == 0.5
     left = 50 * GIB - 10 * GIB - 2 * GIB - (1 << 20) - MARGIN_BYTES  # the trial's one page
     assert pool.num_pages == left >> 20
@@ -172,23 +172,23 @@ def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixtur
         ("pages", pool.num_pages),
         ("record", 128, 1600, False),
     ]
-    told = caplog.text
-    assert f"KV cache: {pool.num_pages} pages" in told
-    assert "recording steps: 5 of 5" in told and "5 steps recorded" in told
+    reported = caplog.text
+    assert f"KV cache: {pool.num_pages} pages" in reported
+    assert "recording steps: 5 of 5" in reported and "5 steps recorded" in reported
 
 
 def test_a_given_memory_and_few_sessions_need_no_more() -> None:
-    assert room(FakeModel(), kv_memory_mib=200).num_pages == 200
-    assert room(FakeModel(), max_sessions=2).num_pages == 200
-    assert room(FakeModel(), most_rows=4096).num_pages > 0
+    assert stage(FakeModel(), kv_memory_mib=200).num_pages == 200
+    assert stage(FakeModel(), max_sessions=2).num_pages == 200
+    assert stage(FakeModel(), most_rows=4096).num_pages > 0
     model = FakeModel()
-    room(model, most_rows=4096)
+    stage(model, most_rows=4096)
     assert ("record", device_room.MAX_GRAPH_ROWS, 1600, False) in model.done
 
 
 def test_a_card_that_is_full_is_refused_with_what_is_needed() -> None:
     with pytest.raises(ConfigError, match="a context of 1600 tokens needs 100 MiB"):
-        room(FakeModel(), gpu_memory_fraction=0.1)
+        stage(FakeModel(), gpu_memory_fraction=0.1)
 
 
 kinds = st.sampled_from([torch.int64, torch.int32, torch.int8, torch.bool, torch.float32])

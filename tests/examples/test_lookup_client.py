@@ -24,10 +24,10 @@ async def client_output(
     address = f"127.0.0.1:{verifier.port}"
     arguments = [TEXT, "--verifier", address, "--max-new-tokens", "30", *options]
     await asyncio.to_thread(main, arguments)
-    text, told, _ = re.split(
+    text, reported, _ = re.split(
         r"\n(\d+ tokens in \d+ rounds) after the first\n", capsys.readouterr().out
     )
-    tokens, rounds = map(int, re.findall(r"\d+", told))
+    tokens, rounds = map(int, re.findall(r"\d+", reported))
     return text, tokens, rounds
 
 

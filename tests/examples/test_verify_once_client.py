@@ -27,13 +27,13 @@ async def test_it_tells_how_much_of_a_text_the_target_would_have_written(
         assert tokenizer.encode(written).ids == own[:3], "the text is split as it was written"
         other = "~"
         assert tokenizer.encode(other).ids[0] != own[0]
-        told = []
+        reported = []
         for proposal in (written, other):
             where = ["--verifier", f"127.0.0.1:{verifier.port}"]
             await asyncio.to_thread(main, [prompt, proposal, *where])
-            told.append(capsys.readouterr().out.splitlines())
+            reported.append(capsys.readouterr().out.splitlines())
         then = [f"then the target writes {tokenizer.decode([own[place]])!r}" for place in (3, 0)]
-        assert told[0] == [f"3 of 3 tokens are accepted: {written!r}", then[0]]
-        assert told[1] == ["0 of 1 tokens are accepted: ''", then[1]]
+        assert reported[0] == [f"3 of 3 tokens are accepted: {written!r}", then[0]]
+        assert reported[1] == ["0 of 1 tokens are accepted: ''", then[1]]
         await verifier.idle()
         verifier.assert_nothing_held()

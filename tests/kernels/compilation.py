@@ -312,10 +312,10 @@ def compiled(case: Case, capability: int) -> dict[str, Any]:
 
 def _usage(cubin: str) -> dict[str, str]:
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    told = subprocess.run(
+    reported = subprocess.run(
         [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
     ).stdout
-    return dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+    return dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", reported))
 
 
 def _needed(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.device.parts.acceptance_twin import Batch, sampling
+from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.sampling.distribution import SparseDistributions
 from verifier.acceptance import rules as reference
 from verifier.acceptance.batch import AcceptanceOutput

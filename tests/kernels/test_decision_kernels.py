@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.device.parts.acceptance_twin import Batch, sampling
+from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.sampling.distribution import SparseDistributions
 from common.sampling.rules import AcceptanceRule
 from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.device.parts.acceptance_twin import Batch, sampling
+from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.kernels.row_top import NO_TOKEN
 from common.sampling.rules import AcceptanceRule
 from tests.kernels.decided import (
@@ -123,8 +123,8 @@ def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
         torch.bfloat16,
         [AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED] * 2,
     )
-    room = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
-    assert decided(batch, room) == decided(batch)
+    stage = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
+    assert decided(batch, stage) == decided(batch)
     assert pairs_of(
-        accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=room)
+        accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=stage)
     ) == pairs_of(reference.accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))

@@ -59,9 +59,9 @@ def test_recorded_steps_have_the_values_of_unrecorded_ones() -> None:
     model = PagedModel(random_model("gemma2"), kernels=True)
     model.allocate(PAGES, PAGE_SIZE)
     expected = run(model, 4, [3, 1, 2])
-    told: list[tuple[int, int]] = []
-    model.capture_graphs(8, 64, lambda done, of: told.append((done, of)))
-    assert told[-1][0] == told[-1][1] == len(told)
+    reported: list[tuple[int, int]] = []
+    model.capture_graphs(8, 64, lambda done, of: reported.append((done, of)))
+    assert reported[-1][0] == reported[-1][1] == len(reported)
     for value, wanted in zip(run(model, 4, [3, 1, 2]), expected, strict=True):
         assert torch.allclose(value, wanted, atol=1e-5, rtol=0)
 

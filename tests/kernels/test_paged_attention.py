@@ -51,15 +51,15 @@ class Room:
             return torch.randn(shape, generator=generator).to(dtype)
 
         store = (pool.num_pages, PAGE_SIZE, kv_heads, size)
-        room = cls(
+        stage = cls(
             random(*store), random(*store), tables, random(len(lengths), max(lengths), heads, size)
         )
         # What nobody wrote may be anything.
         for table, length in zip(tables, lengths, strict=True):
             if length % PAGE_SIZE:
-                room.keys[table.pages[-1], length % PAGE_SIZE :] = float("nan")
-                room.values[table.pages[-1], length % PAGE_SIZE :] = float("nan")
-        return room
+                stage.keys[table.pages[-1], length % PAGE_SIZE :] = float("nan")
+                stage.values[table.pages[-1], length % PAGE_SIZE :] = float("nan")
+        return stage
 
     def attend(self, spans: list[tuple[int, int, int]], tiles: Tiles, **how: Any) -> torch.Tensor:
         """Rows [begin, end) of each (session, begin, end), in one batch."""
@@ -124,72 +124,72 @@ SPANS = [(0, 140, 147), (1, 0, 1), (2, 3, 10), (0, 149, 150), (1, 62, 65)]
 def test_variable_length_rows_have_the_twins_values(
     heads: int, kv_heads: int, how: dict[str, Any]
 ) -> None:
-    room = Room.of((150, 65, 32), heads, kv_heads, 32)
+    stage = Room.of((150, 65, 32), heads, kv_heads, 32)
     tiles = choose_tiles(64, heads // kv_heads, torch.float32)
-    value = room.attend(SPANS, tiles, **how)
-    assert far(value, room.expected(SPANS, **how)) < TOLERANCE[torch.float32]
+    value = stage.attend(SPANS, tiles, **how)
+    assert far(value, stage.expected(SPANS, **how)) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("size", [16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_every_head_size_and_dtype_has_the_twins_values(size: int, dtype: torch.dtype) -> None:
-    room = Room.of((90, 17), 4, 2, size, dtype)
+    stage = Room.of((90, 17), 4, 2, size, dtype)
     spans = [(0, 87, 90), (1, 16, 17)]
-    value = room.attend(spans, choose_tiles(size, 2, dtype), scale=size**-0.5)
+    value = stage.attend(spans, choose_tiles(size, 2, dtype), scale=size**-0.5)
     assert value.dtype == dtype
-    assert far(value, room.expected(spans, scale=size**-0.5)) < TOLERANCE[dtype]
+    assert far(value, stage.expected(spans, scale=size**-0.5)) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("end", [1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129])
 def test_pages_blocks_and_splits_may_end_anywhere(end: int) -> None:
-    room = Room.of((end,), 2, 1, 16)
+    stage = Room.of((end,), 2, 1, 16)
     spans = [(0, max(0, end - 3), end)]
-    value = room.attend(spans, choose_tiles(16, 2, torch.float32))
-    assert far(value, room.expected(spans)) < TOLERANCE[torch.float32]
+    value = stage.attend(spans, choose_tiles(16, 2, torch.float32))
+    assert far(value, stage.expected(spans)) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("how", [{}, {"window": 20, "softcap": 2.0}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_bits_are_its_own(how: dict[str, Any], dtype: torch.dtype) -> None:
     """Alone, among others of its session in any tile, and among other sessions."""
-    room = Room.of((150, 65, 32), 3, 1, 32, dtype)
+    stage = Room.of((150, 65, 32), 3, 1, 32, dtype)
     tiles = choose_tiles(32, 3, dtype)
-    alone = torch.cat([room.attend([(0, at, at + 1)], tiles, **how) for at in range(126, 150)])
-    assert torch.equal(room.attend([(0, 126, 150)], tiles, **how), alone)
+    alone = torch.cat([stage.attend([(0, at, at + 1)], tiles, **how) for at in range(126, 150)])
+    assert torch.equal(stage.attend([(0, 126, 150)], tiles, **how), alone)
     others = [(1, 64, 65), (2, 25, 32)]
     cuts = [(0, 126, 129), (0, 129, 131), (0, 131, 145), (0, 145, 150)]
     for begin, end in ((a, b) for _, a, b in cuts):
-        batch = room.attend([others[0], (0, begin, end), others[1]], tiles, **how)
+        batch = stage.attend([others[0], (0, begin, end), others[1]], tiles, **how)
         assert torch.equal(batch[1 : 1 + end - begin], alone[begin - 126 : end - 126])
 
 
 def test_several_launches_change_no_bit() -> None:
-    room = Room.of((150, 65, 32), 6, 2, 32)
+    stage = Room.of((150, 65, 32), 6, 2, 32)
     tiles = choose_tiles(32, 3, torch.float32)
-    rows = room.flatten(SPANS, rows_per_tile(tiles, 3))
+    rows = stage.flatten(SPANS, rows_per_tile(tiles, 3))
     groups = rows.groups(4)
     assert len(groups) > 3
     assert groups[-1][0] + groups[-1][1] == len(rows.work_tiles)
-    assert torch.equal(room.attend(SPANS, tiles, groups=groups), room.attend(SPANS, tiles))
+    assert torch.equal(stage.attend(SPANS, tiles, groups=groups), stage.attend(SPANS, tiles))
 
 
 def test_rows_and_items_beyond_the_real_ones_change_nothing() -> None:
     """As in a batch that was padded to a recorded step's size."""
-    room = Room.of((150, 65, 32), 6, 2, 32)
+    stage = Room.of((150, 65, 32), 6, 2, 32)
     tiles = choose_tiles(32, 3, torch.float32)
-    expected = room.attend(SPANS, tiles)
-    rows = room.flatten(SPANS, rows_per_tile(tiles, 3))
+    expected = stage.attend(SPANS, tiles)
+    rows = stage.flatten(SPANS, rows_per_tile(tiles, 3))
     garbage = 10**6
 
     def padded(values: np.ndarray) -> torch.Tensor:
         behind = np.full((5, *values.shape[1:]), garbage, dtype=np.int32)
         return torch.from_numpy(np.concatenate([values, behind]))
 
-    query = torch.cat([room.query[session, begin:end] for session, begin, end in SPANS])
+    query = torch.cat([stage.query[session, begin:end] for session, begin, end in SPANS])
     value = paged_attention.paged_attention(
         torch.cat([query, torch.full((5, 6, 32), float("nan"))]),
-        room.keys,
-        room.values,
+        stage.keys,
+        stage.values,
         torch.from_numpy(rows.pages),
         padded(rows.work_tiles),
         padded(rows.positions),
@@ -207,12 +207,12 @@ def test_rows_and_items_beyond_the_real_ones_change_nothing() -> None:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_keys_and_values_are_written_into_their_slots_and_nowhere_else(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
-    room = [torch.randn((5, 4, 3, 24), generator=generator).to(dtype) for _ in range(2)]
-    twin = [tensor.clone() for tensor in room]
+    stage = [torch.randn((5, 4, 3, 24), generator=generator).to(dtype) for _ in range(2)]
+    twin = [tensor.clone() for tensor in stage]
     # As they come from a projection: [rows, heads, size] is a view of [heads, rows, size].
-    new = [torch.randn((3, 6, 24), generator=generator).to(dtype).transpose(0, 1) for _ in room]
+    new = [torch.randn((3, 6, 24), generator=generator).to(dtype).transpose(0, 1) for _ in stage]
     slots = torch.tensor([7, 0, 19, 3, 10**6, 10**6], dtype=torch.int32)
     counts = torch.tensor([4, 0], dtype=torch.int32)
-    kv_write.write_kv(room[0], room[1], new[0], new[1], slots, counts)
+    kv_write.write_kv(stage[0], stage[1], new[0], new[1], slots, counts)
     reference.write_kv(twin[0], twin[1], new[0], new[1], slots, counts)
-    assert torch.equal(room[0], twin[0]) and torch.equal(room[1], twin[1])
+    assert torch.equal(stage[0], twin[0]) and torch.equal(stage[1], twin[1])

@@ -118,11 +118,11 @@ def test_draft_ids_that_share_a_target_id_race_apart_and_add_up(coupled: bool) -
     tokens, ids, probs = propose_rows(logits, made, given, work)
     distribution = distribution_of(logits, None, given)
     assert tokens.tolist() == sampled_from(distribution, targets, given, coupled)
-    told = added_up(ids[0], probs[0])
-    assert told == pytest.approx(
+    reported = added_up(ids[0], probs[0])
+    assert reported == pytest.approx(
         added_up(targets[distribution.ids[0]], distribution.probs[0]), rel=1e-5
     )
-    assert len(told) < 16
+    assert len(reported) < 16
 
 
 def test_the_likeliest_shared_id_is_proposed_and_mapped() -> None:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from bench.support.watching import pages_left, told
+from bench.support.watching import pages_left, scrape
 from cli.children import free_addresses
 from client.client import Client, Request
 from common.sampling.parameters import SamplingParams
@@ -60,7 +60,7 @@ async def texts(client: Client) -> list[Any]:
 
 async def losses(urls: dict[str, str]) -> float:
     """Verifiers that sessions have lost."""
-    return (await told(urls["drafter"]))(metrics.PAUSE_SECONDS, "_count")
+    return (await scrape(urls["drafter"]))(metrics.PAUSE_SECONDS, "_count")
 
 
 async def test_texts_outlive_a_network_that_delays_and_cuts(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_after_a_deadline_of_100_ms_no_round_is_made(tmp_path: Path) -> No
         network.delay_s = 0.005  # a round takes 10 ms, the text seconds
 
         async def rounds() -> float:
-            return (await told(urls["verifier"]))(metrics.ROUNDS)
+            return (await scrape(urls["verifier"]))(metrics.ROUNDS)
 
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -28,30 +28,30 @@ from verifier.ranks import END_S, watch
 
 
 def test_a_thread_that_dies_tells_once_and_one_that_is_stopped_doesnt() -> None:
-    told = threading.Semaphore(0)
+    reported = threading.Semaphore(0)
 
     def step() -> bool:
         raise ZeroDivisionError
 
     dying = EngineThread("dying", step)
-    dying.on_death(told.release)
+    dying.on_death(reported.release)
     dying.start()
-    assert not told.acquire(blocking=False)
+    assert not reported.acquire(blocking=False)
     dying.call(lambda: None)
-    assert told.acquire(timeout=10)
+    assert reported.acquire(timeout=10)
     dying.stop()
     stopped = EngineThread("stopped", lambda: False)
-    stopped.on_death(told.release)
+    stopped.on_death(reported.release)
     stopped.start()
     stopped.stop()
-    assert not told.acquire(blocking=False)
+    assert not reported.acquire(blocking=False)
 
 
 def test_a_rank_that_is_lost_ends_the_service_though_a_step_waits_for_it_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As NCCL does: the engine's thread never returns from a sum over ranks."""
-    told, entered, never = threading.Semaphore(0), threading.Event(), threading.Event()
+    reported, entered, never = threading.Semaphore(0), threading.Event(), threading.Event()
     ended: list[tuple[float, bool]] = []
 
     def end(seconds: float, exit: bool) -> None:
@@ -64,7 +64,7 @@ def test_a_rank_that_is_lost_ends_the_service_though_a_step_waits_for_it_for_eve
     monkeypatch.setattr("verifier.ranks.faulthandler.dump_traceback_later", end)
     engine, _ = make_verifier(target_model("wide"), files("wide"))
     monkeypatch.setattr(engine._thread, "_step", sums)
-    engine.on_death(told.release)
+    engine.on_death(reported.release)
     engine.start()
     engine._thread.call(lambda: None)
     assert entered.wait(10)
@@ -72,7 +72,7 @@ def test_a_rank_that_is_lost_ends_the_service_though_a_step_waits_for_it_for_eve
     watch(SimpleNamespace(watch=watched.append), engine)  # type: ignore[arg-type]
     (lost,) = watched
     lost(RankLost("rank 1 of 2 has died; its part of the model"))
-    assert told.acquire(blocking=False)
+    assert reported.acquire(blocking=False)
     assert ended == [(END_S, True)]
     never.set()
     engine.stop()

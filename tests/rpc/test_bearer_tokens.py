@@ -76,11 +76,11 @@ async def test_only_a_known_token_is_served(
         assert await echo(channel, kind, f"bearer  {ONE}") == "served"
         assert await echo(channel, kind) == f"{refused} is missing; it must be Bearer TOKEN"
         for given in ([f"Bearer {WRONG}"], ["Bearer "], [f"Bearer {ONE[:-1]}"]):
-            told = await echo(channel, kind, *given)
-            assert told == f"{refused} holds a token that isn't known here"
+            reported = await echo(channel, kind, *given)
+            assert reported == f"{refused} holds a token that isn't known here"
         for given in ([ONE], [f"Basic {ONE}"], [f"Bearer {ONE}", f"Bearer {WRONG}"]):
-            told = await echo(channel, kind, *given)
-            assert told == f"{refused} isn't of the form Bearer TOKEN"
+            reported = await echo(channel, kind, *given)
+            assert reported == f"{refused} isn't of the form Bearer TOKEN"
     assert ONE not in caplog.text and WRONG not in caplog.text
 
 

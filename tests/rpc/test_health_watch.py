@@ -122,9 +122,12 @@ async def test_a_watcher_hears_each_change_once_and_a_list_tells_all() -> None:
         await server.set_serving(True)  # no change
         await server.set_serving(False)
         assert (await watch.read()).status == NOT_SERVING
-        told = (await stub.List(health_pb2.HealthListRequest())).statuses
+        reported = (await stub.List(health_pb2.HealthListRequest())).statuses
         ready = dict.fromkeys(("", READINESS, NAME), NOT_SERVING)
-        assert {name: each.status for name, each in told.items()} == {LIVENESS: SERVING, **ready}
+        assert {name: each.status for name, each in reported.items()} == {
+            LIVENESS: SERVING,
+            **ready,
+        }
 
 
 async def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:

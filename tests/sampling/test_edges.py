@@ -88,7 +88,7 @@ async def test_min_new_tokens_beyond_max_new_tokens_ends_by_length(rule) -> None
         truth = await run(verifier, spec)
         assert len(truth.tokens) == 7 and 5 not in truth.tokens
         assert truth.finish_reason is FinishReason.LENGTH
-        for drafts in (right(truth.tokens, 3), lambda output, room: [5] * min(4, room)):
+        for drafts in (right(truth.tokens, 3), lambda output, stage: [5] * min(4, stage)):
             assert (await run(verifier, spec, drafts)).tokens == truth.tokens
 
 

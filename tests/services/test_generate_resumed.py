@@ -73,8 +73,8 @@ async def test_wherever_it_broke_off_the_rest_is_the_same(case: str) -> None:
             assert rest.token_ids == whole.token_ids[count:]
             assert [each.text for each in later] == [each.text for each in deltas[count:]]
             assert "".join(each.text for each in deltas[:count]) + rest.text == whole.text
-            for told in ("prompt_tokens", "output_tokens", "finish_reason", "stop_string"):
-                assert getattr(rest.statistics, told) == getattr(whole.statistics, told)
+            for reported in ("prompt_tokens", "output_tokens", "finish_reason", "stop_string"):
+                assert getattr(rest.statistics, reported) == getattr(whole.statistics, reported)
 
 
 async def test_a_session_that_had_ended_is_told_so_without_another_round() -> None:

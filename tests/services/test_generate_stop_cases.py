@@ -26,7 +26,7 @@ K, LENGTH = 8, 46
 
 
 @dataclass
-class Told:
+class Reported:
     """The target's own output, and a client that is drafted for without a mistake."""
 
     client: Client
@@ -60,7 +60,7 @@ def is_text(data: bytes) -> bool:
 
 
 @asynccontextmanager
-async def speaking(by_heart: bytes = b"") -> AsyncIterator[Told]:
+async def speaking(by_heart: bytes = b"") -> AsyncIterator[Reported]:
     target, twin = (PagedModel(knowing_model(known(TOKENIZER), 0, by_heart)) for _ in range(2))
     async with (
         serving_verifier(target, files(TOKENIZER), context=CONTEXT) as verifier,
@@ -70,7 +70,7 @@ async def speaking(by_heart: bytes = b"") -> AsyncIterator[Told]:
         whole = await ask(client, (), 0)
         tokens = [known(TOKENIZER).token_bytes(id_) for id_ in whole.token_ids]
         assert len(tokens) == LENGTH
-        yield Told(client, whole, tokens)
+        yield Reported(client, whole, tokens)
         await verifier.idle()
         verifier.assert_nothing_held()  # each session ended at its stop string
 
@@ -83,15 +83,15 @@ async def ask(client: Client, stops: tuple[bytes, ...], steps: int = K) -> Outpu
     )
 
 
-async def ends_there(told: Told, *stops: bytes) -> int:
+async def ends_there(reported: Reported, *stops: bytes) -> int:
     """How many tokens stand; everything else is checked here."""
-    count, text, found = at_once(told.tokens, list(stops))
+    count, text, found = at_once(reported.tokens, list(stops))
     assert found is not None
     for steps in (K, 0, 3):
-        output = await ask(told.client, stops, steps)
+        output = await ask(reported.client, stops, steps)
         assert output.text == text.decode("utf-8", "replace")
-        assert output.token_ids == told.whole.token_ids[:count]
-        assert output.logprobs == told.whole.logprobs[:count] and len(output.logprobs) == count
+        assert output.token_ids == reported.whole.token_ids[:count]
+        assert output.logprobs == reported.whole.logprobs[:count] and len(output.logprobs) == count
         assert output.statistics.output_tokens == count
         assert output.statistics.stop_string.encode() == found
         assert output.statistics.finish_reason is FinishReason.STOP
@@ -100,53 +100,61 @@ async def ends_there(told: Told, *stops: bytes) -> int:
 
 async def test_every_run_is_of_eight() -> None:
     """What the cases below build on: the first token, then eight drafts and one more each round."""
-    async with speaking() as told:
-        origins = (await ask(told.client, ())).origins
+    async with speaking() as reported:
+        origins = (await ask(reported.client, ())).origins
         run = [Origin.DRAFT] * K + [Origin.VERIFIER]
         assert list(origins[: 1 + 2 * len(run)]) == [Origin.VERIFIER, *run, *run]
 
 
 async def test_inside_a_run_of_eight() -> None:
-    async with speaking() as told:
-        begins = told.begins
-        stop = next(s for begin, end, s in told.strings() if begins[3] <= begin < end <= begins[7])
-        assert 2 <= await ends_there(told, stop) <= 7
+    async with speaking() as reported:
+        begins = reported.begins
+        stop = next(
+            s for begin, end, s in reported.strings() if begins[3] <= begin < end <= begins[7]
+        )
+        assert 2 <= await ends_there(reported, stop) <= 7
 
 
 async def test_across_two_rounds() -> None:
-    async with speaking() as told:
-        border = told.begins[2 + K]  # behind the first round's own token
-        stop = next(s for begin, end, s in told.strings() if begin < border < end)
-        await ends_there(told, stop)
+    async with speaking() as reported:
+        border = reported.begins[2 + K]  # behind the first round's own token
+        stop = next(s for begin, end, s in reported.strings() if begin < border < end)
+        await ends_there(reported, stop)
 
 
 async def test_from_the_middle_of_a_token_to_the_middle_of_another() -> None:
     """The token in which it begins is the last one, and its text is cut."""
-    async with speaking() as told:
-        begins = set(told.begins)
+    async with speaking() as reported:
+        begins = set(reported.begins)
         cuts = sorted(begins)
         begin, stop = next(
             (begin, s)
-            for begin, end, s in told.strings()
+            for begin, end, s in reported.strings()
             if begin not in begins and end not in begins and any(begin < c < end for c in cuts)
         )
-        count = await ends_there(told, stop)
-        assert told.begins[count - 1] < begin < told.begins[count]
+        count = await ends_there(reported, stop)
+        assert reported.begins[count - 1] < begin < reported.begins[count]
 
 
 async def test_of_two_where_one_begins_the_other_the_shorter_one_decides() -> None:
-    async with speaking() as told:
-        _, _, long = next(each for each in told.strings() if each[1] - each[0] > 4)
-        short = next(s for _, _, s in told.strings() if long.startswith(s) and len(s) < len(long))
-        first = await ends_there(told, short)
-        assert await ends_there(told, long, short) == await ends_there(told, short, long) == first
+    async with speaking() as reported:
+        _, _, long = next(each for each in reported.strings() if each[1] - each[0] > 4)
+        short = next(
+            s for _, _, s in reported.strings() if long.startswith(s) and len(s) < len(long)
+        )
+        first = await ends_there(reported, short)
+        assert (
+            await ends_there(reported, long, short)
+            == await ends_there(reported, short, long)
+            == first
+        )
         longer = long + b"\x00"  # whole nowhere: the shorter one still ends the output
-        await ends_there(told, longer, long)
+        await ends_there(reported, longer, long)
 
 
 async def test_a_character_of_several_tokens_begins_it_and_ends_it() -> None:
-    async with speaking("é中".encode()) as told:
+    async with speaking("é中".encode()) as reported:
         split = ("é".encode(), "中".encode())
-        assert all(len(token) == 1 for token in told.tokens[2:]), told.tokens
+        assert all(len(token) == 1 for token in reported.tokens[2:]), reported.tokens
         for stop in (split[1], b"".join(split), split[1] + split[0]):
-            await ends_there(told, stop)
+            await ends_there(reported, stop)

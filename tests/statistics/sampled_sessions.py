@@ -61,19 +61,19 @@ def sampled(
 
 
 def right(truth: Sequence[int], k: int) -> Drafts:
-    return lambda output, room: list(truth[len(output) :][: min(k, room)])
+    return lambda output, stage: list(truth[len(output) :][: min(k, stage)])
 
 
 def wrong(truth: Sequence[int], k: int) -> Drafts:
     """Every token is another one than the truth."""
-    return lambda output, room: [(t + 1) % VOCAB for t in right(truth, k)(output, room)]
+    return lambda output, stage: [(t + 1) % VOCAB for t in right(truth, k)(output, stage)]
 
 
 def half_right(truth: Sequence[int], k: int) -> Drafts:
     """Wrong from a place on that moves from round to round."""
 
-    def draft(output: Sequence[int], room: int) -> list[int]:
-        tokens = right(truth, k)(output, room)
+    def draft(output: Sequence[int], stage: int) -> list[int]:
+        tokens = right(truth, k)(output, stage)
         first = len(output) % (k + 1)
         return tokens[:first] + [(token + 1) % VOCAB for token in tokens[first:]]
 
@@ -83,21 +83,21 @@ def half_right(truth: Sequence[int], k: int) -> Drafts:
 def any_tokens(k: int, seed: int = 0, among: Sequence[int] = range(VOCAB)) -> Drafts:
     """Random ones, the same at the same place."""
 
-    def draft(output: Sequence[int], room: int) -> list[int]:
+    def draft(output: Sequence[int], stage: int) -> list[int]:
         rng = random.Random(1000 * seed + len(output))
-        return [rng.choice(among) for _ in range(min(k, room))]
+        return [rng.choice(among) for _ in range(min(k, stage))]
 
     return draft
 
 
-def nothing(output: Sequence[int], room: int) -> list[int]:
+def nothing(output: Sequence[int], stage: int) -> list[int]:
     """k = 0."""
     return []
 
 
 def changing(truth: Sequence[int]) -> Drafts:
     """Another k each round, 0 among them."""
-    return lambda output, room: half_right(truth, 3 * len(output) % 9)(output, room)
+    return lambda output, stage: half_right(truth, 3 * len(output) % 9)(output, stage)
 
 
 def distributions(draft: Sequence[int], seed: int) -> tuple[SparseDistribution, ...]:

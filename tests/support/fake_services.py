@@ -59,10 +59,10 @@ async def caught_up(engine: VerifierEngine | DraftEngine) -> None:
     """Return when the engine has run every command that was given to it so far."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-    def told() -> None:
+    def reported() -> None:
         loop.call_soon_threadsafe(done.set)
 
-    engine._thread.call(told)
+    engine._thread.call(reported)
     await done.wait()
 
 

@@ -66,8 +66,8 @@ async def checked(
         if verdict.finish_reason is not None:
             assert await stream.ended()
             return tokens
-        room = spec.max_new_tokens - len(tokens) - 1
-        draft = truth[len(tokens) :][: min(k, room)]
+        stage = spec.max_new_tokens - len(tokens) - 1
+        draft = truth[len(tokens) :][: min(k, stage)]
         wrong = draft and verdict.round % 2
         if wrong:
             draft[-1] = (draft[-1] + 1) % VOCAB

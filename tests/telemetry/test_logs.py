@@ -69,14 +69,14 @@ async def generate(
 async def test_a_clients_id_is_in_the_lines_of_both_services_and_comes_back(lines: Lines) -> None:
     async with serving_pair(verifier={"max_sessions": 1}) as pair:
         sent = {request_id.KEY: "order-7", "traceparent": PARENT}
-        status, told = await generate(pair, sent)
-        assert status is grpc.StatusCode.OK and told[request_id.KEY] == "order-7"
+        status, reported = await generate(pair, sent)
+        assert status is grpc.StatusCode.OK and reported[request_id.KEY] == "order-7"
         held = pair.verifier.engine.open(pair.verifier.open((5, 6)))
-        status, told = await generate(pair, {**sent, request_id.KEY: "order-8"})
+        status, reported = await generate(pair, {**sent, request_id.KEY: "order-8"})
         pair.verifier.engine.close(held)
         assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
-        details = received(told.items())
-        assert told[request_id.KEY] == "order-8"
+        details = received(reported.items())
+        assert reported[request_id.KEY] == "order-8"
         assert details is not None and details.reason == "OVER_CAPACITY"
     (answered,) = (line for line in lines.lines if line.get("request_id") == "order-7")
     assert answered["message"].startswith("answered: ") and answered["trace_id"] == TRACE
@@ -96,8 +96,8 @@ async def test_requests_at_once_keep_their_ids_apart(
     lose_once(monkeypatch)
     async with serving_pair() as pair:
         ids = [f"r{number}" for number in range(8)]
-        told = await asyncio.gather(*(generate(pair, {request_id.KEY: each}) for each in ids))
-        assert [metadata[request_id.KEY] for _, metadata in told] == ids
+        reported = await asyncio.gather(*(generate(pair, {request_id.KEY: each}) for each in ids))
+        assert [metadata[request_id.KEY] for _, metadata in reported] == ids
     answered = [line for line in lines.lines if line["message"].startswith("answered")]
     assert [sum(line["request_id"] == each for line in answered) for each in ids] == [1] * 8
     (lost,) = (line for line in lines.lines if "lost the verifier" in line["message"])

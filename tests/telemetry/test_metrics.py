@@ -20,13 +20,13 @@ from tests.support.metric_samples import Samples, samples_of
 MODES = {BridgeMode.TEXT: "text_rounds", BridgeMode.INTERSECTION: "intersection_rounds"}
 
 
-def total(told: list[Statistics], name: str) -> float:
-    return sum(getattr(each, name) for each in told)
+def total(reported: list[Statistics], name: str) -> float:
+    return sum(getattr(each, name) for each in reported)
 
 
-def by_position(told: list[Statistics], name: str) -> list[int]:
-    longest = max(len(getattr(each, name)) for each in told)
-    padded = [[*getattr(each, name), *[0] * longest][:longest] for each in told]
+def by_position(reported: list[Statistics], name: str) -> list[int]:
+    longest = max(len(getattr(each, name)) for each in reported)
+    padded = [[*getattr(each, name), *[0] * longest][:longest] for each in reported]
     return [sum(column) for column in zip(*padded, strict=True)]
 
 
@@ -41,39 +41,39 @@ async def test_metrics_are_the_sums_of_all_streams_own_statistics() -> None:
                 for steps, mode, sampling, prompt in ways
             )
         )
-        told = [output.statistics for output in outputs]
+        reported = [output.statistics for output in outputs]
         verifier, drafter = samples_of(pair)
-        rounds = total(told, "rounds")
+        rounds = total(reported, "rounds")
         assert rounds > 100
         assert drafter(metrics.DRAFTED_ROUNDS) == verifier(metrics.ROUNDS) == rounds
         for mode, name in MODES.items():
-            assert drafter(metrics.DRAFTED_ROUNDS, bridge=mode.value) == total(told, name) > 0
-        committed = sum(round(each.mean_acceptance_length * each.rounds) for each in told)
+            assert drafter(metrics.DRAFTED_ROUNDS, bridge=mode.value) == total(reported, name) > 0
+        committed = sum(round(each.mean_acceptance_length * each.rounds) for each in reported)
         assert drafter(metrics.DRAFTED_COMMITTED) == verifier(metrics.COMMITTED) == committed
         for metric, name in (
             (metrics.DRAFTED_BY_POSITION, "drafted_by_position"),
             (metrics.ACCEPTED_BY_POSITION, "accepted_by_position"),
         ):
-            for place, count in enumerate(by_position(told, name), start=1):
+            for place, count in enumerate(by_position(reported, name), start=1):
                 assert drafter(metric, position=str(place)) == count
         assert drafter(metrics.ACCEPTED_BY_POSITION) == verifier(metrics.ACCEPTED) > 20
         assert drafter(metrics.DRAFTED_BY_POSITION) == verifier(metrics.DRAFT_TOKENS)
-        for room in metrics.DRAFTER_STAGE:
-            seconds = sum(each.stage_s[room] for each in told)
-            assert drafter(metrics.DRAFTER_SECONDS, room=room) == pytest.approx(seconds)
-        assert drafter(metrics.WIRE_BYTES) == total(told, "wire_bytes")
-        assert drafter(metrics.OUTPUT_TOKENS) == total(told, "output_tokens")
-        assert drafter(metrics.PROMPT_TOKENS) == total(told, "prompt_tokens")
-        assert verifier(metrics.PREFILL_TOKENS) == total(told, "prompt_tokens")
-        assert drafter(metrics.ANSWERS) == len(told) == verifier(metrics.PREFILLS)
+        for stage in metrics.DRAFTER_STAGE:
+            seconds = sum(each.stage_s[stage] for each in reported)
+            assert drafter(metrics.DRAFTER_SECONDS, stage=stage) == pytest.approx(seconds)
+        assert drafter(metrics.WIRE_BYTES) == total(reported, "wire_bytes")
+        assert drafter(metrics.OUTPUT_TOKENS) == total(reported, "output_tokens")
+        assert drafter(metrics.PROMPT_TOKENS) == total(reported, "prompt_tokens")
+        assert verifier(metrics.PREFILL_TOKENS) == total(reported, "prompt_tokens")
+        assert drafter(metrics.ANSWERS) == len(reported) == verifier(metrics.PREFILLS)
         for reason in FinishReason:
-            ended = [each for each in told if each.finish_reason is reason]
+            ended = [each for each in reported if each.finish_reason is reason]
             assert drafter(metrics.ANSWERS, finish_reason=reason.value) == len(ended)
-        waits = sum(each.time_to_first_token_s for each in told)
+        waits = sum(each.time_to_first_token_s for each in reported)
         assert drafter(metrics.FIRST_TOKEN_SECONDS, "_sum") == pytest.approx(waits)
         assert drafter(metrics.ROUND_SECONDS, "_count") == rounds
         for rule in AcceptanceRule:
-            used = [each for each in told if each.rule is rule]
+            used = [each for each in reported if each.rule is rule]
             assert verifier(metrics.ROUNDS, rule=rule.label) == total(used, "rounds")
 
 

@@ -135,11 +135,11 @@ def test_the_last_ten_positions_before_the_context_limit(k: int) -> None:
         driven = Driven(prompt=limit - left, context=limit)
         verdict, deltas = driven.check([], 0, 20), [20]
         while verdict.finish_reason is None:
-            room = limit - verdict.committed_length
+            stage = limit - verdict.committed_length
             draft = [30 + i for i in range(k)]
             verdict = driven.check(draft, k, 60)
             assert driven.session.sequence.table.length < limit
-            deltas += [*draft, 60][:room]
+            deltas += [*draft, 60][:stage]
         assert verdict.finish_reason is CONTEXT
         assert verdict.committed_length == limit
         assert driven.output == deltas and len(deltas) == left

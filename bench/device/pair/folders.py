@@ -34,6 +34,6 @@ def make_folder(shape: ModelShape, folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
-    told = {"model_max_length": config.max_position_embeddings}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    reported = {"model_max_length": config.max_position_embeddings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(reported))
     return folder

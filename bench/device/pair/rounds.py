@@ -1,4 +1,4 @@
-"""Both services over gRPC on loopback: round time by room, and whether drafts change the output.
+"""Both services over gRPC on loopback: round time by stage, and whether drafts change the output.
 
 Knows which streams run, and what a round's seconds are shared out to. Refuses to know how services
 start (bench/device/pair/children.py) and how acceptance is scripted (bench/device/pair/script.py).
@@ -86,8 +86,8 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
             outputs = await crowd(client, prompts[:streams], plan.new, 0)
             runs.append(_line(streams, 0, 0.0, outputs))
             if alone:
-                told = await _compared(client, prompts, alone, outputs)
-                equal.append({"how": "greedy", "streams": streams, "k": 0, **told})
+                reported = await _compared(client, prompts, alone, outputs)
+                equal.append({"how": "greedy", "streams": streams, "k": 0, **reported})
             alone = alone or outputs
         for rate in plan.rates if alone else ():
             truths = [(*p, *o.token_ids) for p, o in zip(prompts, alone, strict=False)]
@@ -97,14 +97,14 @@ async def _measure(plan: PairPlan, address: str, script: Path, budget: Budget) -
                     continue
                 outputs = await crowd(client, prompts[:streams], plan.new, plan.k)
                 runs.append(_line(streams, plan.k, rate, outputs))
-                told = await _compared(client, prompts, alone, outputs)
+                reported = await _compared(client, prompts, alone, outputs)
                 how = f"greedy, {rate} scripted"
-                equal.append({"how": how, "streams": streams, "k": plan.k, **told})
+                equal.append({"how": how, "streams": streams, "k": plan.k, **reported})
         few = prompts[: plan.streams[1]]
         if budget.allows("coupled sessions at two k"):
             one, other = [await crowd(client, few, plan.new, k, seeded=True) for k in (0, plan.k)]
-            told = await _compared(client, few, one, other)
-            equal.append({"how": "coupled", "streams": len(few), "k": plan.k, **told})
+            reported = await _compared(client, few, one, other)
+            equal.append({"how": "coupled", "streams": len(few), "k": plan.k, **reported})
     return {"rounds": runs, "equality": equal}
 
 
@@ -145,7 +145,7 @@ def _line(streams: int, k: int, rate: float, outputs: Sequence[Output]) -> Row:
         "streams": streams,
         "k": k,
         "scripted": rate,
-        "AL": committed / rounds,
+        "mean_acceptance_length": committed / rounds,
         "AL_expected": expected_length(rate, k),
         "round_ms": whole * 1e3,
         **{f"{name}_ms": seconds * 1e3 for name, seconds in stages.items()},
@@ -173,9 +173,9 @@ async def _compared(
             found.append({"stream": prompt[0], "place": None, "gap": None})
             continue
         ids = (*prompt, *one.token_ids[:same])
-        told = SamplingParams(logprobs=2)
+        reported = SamplingParams(logprobs=2)
         output = await client.generate(
-            Request(1, prompt_ids=ids, draft_steps=0, ignore_eos=True, sampling=told)
+            Request(1, prompt_ids=ids, draft_steps=0, ignore_eos=True, sampling=reported)
         )
         first, second = output.logprobs[0].top_logprobs
         found.append({"stream": prompt[0], "place": same, "gap": float(first - second)})

@@ -1,7 +1,7 @@
 """Acceptance at a scripted rate: drafts that are the target's recorded output, spoilt now and then.
 
 Knows what each stream's output was at k = 0, and which positions a draft gets right: a sample for
-each (stream, position), from common/sampling/rng.py, so that the same ones stand whatever k and
+each (stream, position), from common/sampling/rng.py, so that the same ones are accepted whatever k and
 batch are. The draft model's own steps run as ever, and their time is real; only what they chose is
 replaced. Refuses to know how rounds are timed. Never part of a service:
 bench/device/pair/service.py puts it in.
@@ -46,10 +46,10 @@ class Script:
         if not self._path.exists() or self._path.stat().st_mtime_ns == self._seen:
             return
         self._seen = self._path.stat().st_mtime_ns
-        told = json.loads(self._path.read_text())
-        self._truths = {output[0]: output for output in told["outputs"]}
+        reported = json.loads(self._path.read_text())
+        self._truths = {output[0]: output for output in reported["outputs"]}
         self._stands = {
-            first: accepted(first, len(output), told["rate"])
+            first: accepted(first, len(output), reported["rate"])
             for first, output in self._truths.items()
         }
 
@@ -69,7 +69,7 @@ def accepted(stream: int, length: int, rate: float) -> list[bool]:
 
 
 def expected_length(rate: float, k: int) -> float:
-    """AL where each of k draft tokens stands at that rate."""
+    """Mean acceptance length where each of k draft tokens is accepted at that rate."""
     return sum(rate**count for count in range(k + 1))
 
 

@@ -40,8 +40,8 @@ MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most 
 
 
 def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) -> dict[str, Any]:
-    """One set: logits, drafts of which some stand, and the sampling."""
-    from bench.device.parts.acceptance_twin import sampling
+    """One set: logits, drafts of which some are accepted, and the sampling."""
+    from bench.device.parts.acceptance_oracle import sampling
     from common.sampling.distribution import SparseDistributions
 
     given = {name: value for name, value in case.items() if name not in ("flat", "pairs")}
@@ -130,8 +130,8 @@ def workspace(
 def check(
     rows: int, vocab: int, device: torch.device, budget: Budget, names: Sequence[str] = tuple(CASES)
 ) -> list[Row]:
-    """Fresh random inputs against the float64 twin. What differs must have been a close call."""
-    from bench.device.parts.acceptance_twin import Batch, accept_plainly
+    """Fresh random inputs against the float64 oracle. What differs must have been a close call."""
+    from bench.device.parts.acceptance_oracle import Batch, accept_plainly
 
     checked: list[Row] = []
     for name in names:

@@ -44,7 +44,7 @@ def kernel_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -
         for name, baseline in others.items():
             try:
                 line[name] = seconds_of(baseline(case)) * 1e6
-            except Exception as cause:  # a baseline that doesn't run is told, not hidden
+            except Exception as cause:  # a baseline that doesn't run is reported, not hidden
                 line[name] = type(cause).__name__
                 line[f"{name}_why"] = str(cause).strip()[:300]
         found.append(line)

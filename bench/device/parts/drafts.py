@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.device.budget import Budget
-from bench.device.parts.acceptance_twin import Batch, distribution, processed, sampling
+from bench.device.parts.acceptance_oracle import Batch, distribution, processed, sampling
 from bench.device.table import Row
 from common.kernels.scan import FILTERED
 from common.sampling import rng
@@ -41,7 +41,7 @@ def check_and_measure(
     from bench.device.timing import microseconds, sets_for
     from drafter.kernels.propose import propose_rows
 
-    told: list[Row] = []
+    reported: list[Row] = []
     for rows, vocab in shapes:
         if not budget.allows(f"draft steps at {rows} x {vocab}"):
             continue
@@ -66,7 +66,7 @@ def check_and_measure(
         checked = check(sets[0][:CHECKED], targets, shared, steps, tokens, ids, probs)
         calls = [partial(propose_rows, x, made, steps, work) for x in sets]
         took = microseconds(calls, device)
-        told.append(
+        reported.append(
             {
                 "kernel": "propose",
                 "rows": rows,
@@ -77,7 +77,7 @@ def check_and_measure(
                 **checked,
             }
         )
-    return told
+    return reported
 
 
 def check(
@@ -126,7 +126,7 @@ def check(
 
 
 def near_edge(batch: Batch, row: int, slots: int) -> float:
-    """How near to top-p the mass above an id comes, of those that q has room for."""
+    """How near to top-p the mass above an id comes, of those that q has slots for."""
     top_p = float(batch.sampling.top_p[row])
     if top_p >= 1:
         return 1.0

@@ -46,8 +46,8 @@ def _attention(case: Case, backend: str, **how: Any) -> Callable[[], Tensor]:
     counts = torch.tensor([0, *map(len, pages)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     rows = torch.arange(shape.sessions + 1, dtype=torch.int32) * shape.rows
     last = (shape.context - 1) % page_size + 1
-    room = torch.empty(WORKSPACE, dtype=torch.uint8, device=device())
-    wrapper: Any = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
+    workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=device())
+    wrapper: Any = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=backend)
     wrapper.plan(
         rows.to(device()),
         counts.to(device()),

@@ -1,6 +1,6 @@
 """Model steps on a device, with random weights at real shapes.
 
-Tells what one step costs for one row and for several, for one session and for many, called and
+Measures what one step costs for one row and for several, for one session and for many, eager and
 replayed, against the time in which the device could read weights and keys once; and whether a row's
 bits are its own. Refuses to know which models and for how long (bench/device/stages.py).
 """
@@ -76,7 +76,7 @@ def model_table(
 
 
 def bits_table(steps: Steps, rows: int) -> list[Row]:
-    """Whether a row alone gives what it gives among `rows`: told, not promised.
+    """Whether a row alone gives what it gives among `rows`: reported, not promised.
 
     By the steps that serve them, by one recorded size for both, and beside other sessions.
     """

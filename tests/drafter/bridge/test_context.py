@@ -181,8 +181,8 @@ def test_a_context_that_is_not_asked_for_costs_nothing(
     for _ in range(20):
         context.extend(ids)
     assert not sizes
-    told = context.ids() or []
-    assert draft.bytes_of(told) == target.bytes_of(ids) * 20
+    reported = context.ids() or []
+    assert draft.bytes_of(reported) == target.bytes_of(ids) * 20
 
 
 def test_where_a_session_may_change_its_mode_either_reads_the_same_prompt() -> None:

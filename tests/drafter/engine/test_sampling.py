@@ -106,14 +106,14 @@ def test_what_is_sampled_follows_the_distribution_that_is_told() -> None:
     specs = [samples_of(session) for _ in range(count)]
     found = sample_rows(row.expand(count, -1), [BRIDGE.shared] * count, specs, [0] * count)
     assert found[0] is not None and found[0].distribution is not None
-    told = in_target_ids(BRIDGE, found[0].distribution)
-    assert len(found[0].distribution.ids) == 4 and len(told.ids) == 3
+    reported = in_target_ids(BRIDGE, found[0].distribution)
+    assert len(found[0].distribution.ids) == 4 and len(reported.ids) == 3
     mapped_ids = [BRIDGE.mapped_id(each.token) for each in found if each is not None]
-    counts = [mapped_ids.count(id_) for id_ in told.ids]
+    counts = [mapped_ids.count(id_) for id_ in reported.ids]
     assert sum(counts) == count
-    for got, p in zip(counts, told.probabilities, strict=True):
+    for got, p in zip(counts, reported.probabilities, strict=True):
         assert abs(got - count * p) < 4.5 * (count * p * (1 - p)) ** 0.5
-    assert dict(zip(told.ids, told.probabilities, strict=True))[mapped_ids[0]] > 0  # type: ignore[index]
+    assert dict(zip(reported.ids, reported.probabilities, strict=True))[mapped_ids[0]] > 0  # type: ignore[index]
 
 
 def test_a_coupled_draft_is_the_sample_of_the_seed_at_its_place_in_the_targets_ids() -> None:

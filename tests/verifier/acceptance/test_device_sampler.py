@@ -45,7 +45,7 @@ def logits_for(sessions: list[Session], seed: int) -> torch.Tensor:
     return logits
 
 
-def told(outputs: Sequence[VerifyOutput | None]) -> list[VerifyOutput | None]:
+def reported(outputs: Sequence[VerifyOutput | None]) -> list[VerifyOutput | None]:
     return [each and replace(each, logprobs=()) for each in outputs]
 
 

@@ -53,15 +53,15 @@ async def test_they_equal_those_of_a_run_without_drafts_bit_for_bit(
 async def test_they_are_before_everything_that_a_request_asks() -> None:
     async with serving() as verifier:
         plain = await run(verifier, sampled(verifier, GREEDY, max_new_tokens=6, logprobs=3))
-        for length, told in enumerate(plain.logprobs):
+        for length, reported in enumerate(plain.logprobs):
             distribution = bare_logits([*PROMPT, *plain.tokens[:length]]).log_softmax(dim=-1)
             best = distribution.topk(3)
-            assert told.logprob == pytest.approx(
+            assert reported.logprob == pytest.approx(
                 float(distribution[plain.tokens[length]]), abs=1e-5
             )
-            assert told.top_ids == tuple(best.indices.tolist())
-            assert told.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
-            assert told.top_ids[0] == plain.tokens[length]
+            assert reported.top_ids == tuple(best.indices.tolist())
+            assert reported.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
+            assert reported.top_ids[0] == plain.tokens[length]
         first = plain.tokens[0]
         asked: dict[str, Any] = {"logit_bias": ((first, -100.0),), "logprobs": 3}
         other = await run(verifier, sampled(verifier, GREEDY, max_new_tokens=6, **asked))
@@ -77,12 +77,14 @@ async def test_every_committed_token_has_its_own_where_drafts_decide_the_text(ru
         spec = sampled(verifier, rule, seed=3, logprobs=2, top_k=4)
         truth = (await run(verifier, spec)).tokens
         drafted = await run(verifier, spec, half_right(truth, 5))
-        for length, (token, told) in enumerate(zip(drafted.tokens, drafted.logprobs, strict=True)):
+        for length, (token, reported) in enumerate(
+            zip(drafted.tokens, drafted.logprobs, strict=True)
+        ):
             prompt = (*PROMPT, *drafted.tokens[:length])
             biased = sampled(verifier, GREEDY, prompt, logit_bias=((token, 100.0),), logprobs=2)
             answer = await verifier.stub.VerifyOnce(verify_once_to_pb(biased, ()))
             verdict = verdict_from_pb(answer.verdict)
-            assert (verdict.next_token, verdict.logprobs) == (token, (told,))
+            assert (verdict.next_token, verdict.logprobs) == (token, (reported,))
 
 
 async def test_a_cut_run_cuts_them_too() -> None:
@@ -99,8 +101,8 @@ async def test_a_cut_run_cuts_them_too() -> None:
 
 def test_of_equal_values_the_lower_id_comes_first() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 3.0, 2.0]])
-    (told,) = run_logprobs(logits, [0], 4)
-    assert told.top_ids == (1, 3, 4, 2)
+    (reported,) = run_logprobs(logits, [0], 4)
+    assert reported.top_ids == (1, 3, 4, 2)
     (two,) = run_logprobs(logits, [0], 2)
     assert two.top_ids == (1, 3)
 
@@ -108,9 +110,9 @@ def test_of_equal_values_the_lower_id_comes_first() -> None:
 def test_ids_that_do_not_exist_have_no_share_and_no_place() -> None:
     logits = torch.tensor([[1.0, 2.0, 9.0, 9.0]])
     real = torch.tensor([True, True, False, False])
-    (told,) = run_logprobs(logits, [0], 20, real)
-    assert told.top_ids == (1, 0)
-    assert sum(torch.tensor(told.top_logprobs).exp().tolist()) == pytest.approx(1.0)
+    (reported,) = run_logprobs(logits, [0], 20, real)
+    assert reported.top_ids == (1, 0)
+    assert sum(torch.tensor(reported.top_logprobs).exp().tolist()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("top", [0, 1, 7, 20])

@@ -96,7 +96,7 @@ async def test_min_new_tokens_counts_tokens_and_not_rounds(rule) -> None:
             for k in (1, 2, 3, 8):
                 for drafts in (right(bare.tokens, k), half_right(bare.tokens, k)):
                     assert (await run(verifier, spec, drafts)).tokens == bare.tokens
-            early = await run(verifier, spec, lambda output, room: [5] * min(4, room))
+            early = await run(verifier, spec, lambda output, stage: [5] * min(4, stage))
             assert early.tokens == bare.tokens
 
 

@@ -62,7 +62,7 @@ def entries(
     for row, own in enumerate(asked):
         repeats = own.repetition_penalty not in (None, 1.0)
         counts = bool(own.presence_penalty or own.frequency_penalty)
-        told: dict[int, Entry] = {}
+        reported: dict[int, Entry] = {}
         begin, end = int(made.offsets[row]), int(made.offsets[row + 1])
         assert len(set(made.ids[begin:end].tolist())) == end - begin
         for i in range(begin, end):
@@ -73,8 +73,8 @@ def entries(
                 bool(made.banned[i]),
             )
             if any(entry):
-                told[int(made.ids[i])] = entry
-        rows.append(told)
+                reported[int(made.ids[i])] = entry
+        rows.append(reported)
     return rows
 
 

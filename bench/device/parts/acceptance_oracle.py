@@ -1,7 +1,7 @@
 """The decision in float64 as its definition reads, row by row: what kernels are compared with.
 
-Shares nothing with the kernels but the integer randomness. Slow, on any device. Tells how close
-each session came to deciding otherwise, so that rounding can be told from errors.
+Shares nothing with the kernels but the integer randomness. Slow, on any device. Reports how close
+each session came to another result, so that rounding can be distinguished from errors.
 """
 
 from __future__ import annotations
