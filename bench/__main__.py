@@ -1,6 +1,6 @@
 """`python -m bench`: two models as a pair, as the target alone, and in transformers' own hands.
 
-Knows options and files. Refuses to know how anything is run (bench/speed/comparison.py).
+Knows options and files. Does not know how anything is run (bench/speed/comparison.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Our own services as child processes: started, waited for, ended in every case.
 
-Knows: processes, their log files, health. Refuses to know: what they serve.
+Knows processes, their log files, health. Does not know what they serve.
 """
 
 from __future__ import annotations

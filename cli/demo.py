@@ -1,6 +1,6 @@
 """`crossdraft demo`: fetch two models, start both services, answer with and without drafts.
 
-Knows: the order of things. Refuses to know: how models are fetched (cli/fetching.py), processes
+Knows the order of things. Does not know how models are fetched (cli/fetching.py), processes
 kept (cli/children.py) and requests made (client/client.py).
 """
 

@@ -1,4 +1,4 @@
-"""Progress bars for fetching and converting models. Refuses to know how that is done."""
+"""Progress bars for fetching and converting models. Does not know how that is done."""
 
 from __future__ import annotations
 

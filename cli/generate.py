@@ -1,6 +1,6 @@
 """`crossdraft generate`: ask a drafter and show the text as it comes.
 
-Knows: flags, and what goes to stdout and what to stderr. Refuses to know: the protocol
+Knows flags, and what goes to stdout and what to stderr. Does not know the protocol
 (client/client.py) and styles (client/streaming.py).
 """
 

@@ -1,7 +1,7 @@
 """The `crossdraft` command: the group of its subcommands, and how errors look.
 
-Knows: which subcommands there are, and that a caller's error is one line (exit 2 where the command
-line or a setting is at fault, else 1). Refuses to know: what subcommands do. None of them imports
+Knows which subcommands there are, and that a caller's error is one line (exit 2 where the command
+line or a setting is at fault, else 1). Does not know what subcommands do. None of them imports
 torch before it runs, so that --help is quick.
 """
 

@@ -1,6 +1,6 @@
 """What serving either half has in common: its settings' tables, the log, the event loop.
 
-Knows: how a configuration becomes a running service. Refuses to know: what is served.
+Knows how a configuration becomes a running service. Does not know what is served.
 """
 
 from __future__ import annotations

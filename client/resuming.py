@@ -1,7 +1,7 @@
 """A generation that outlives its drafter: asked again where it broke off, of whoever answers.
 
-Knows: which failures another attempt may mend, and that a request with the ids so far goes on where
-they end. Refuses to know the protocol (client/client.py) and how anything is shown.
+Knows which failures another attempt may mend, and that a request with the ids so far goes on where
+they end. Does not know the protocol (client/client.py) and how anything is shown.
 """
 
 from __future__ import annotations

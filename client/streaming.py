@@ -1,6 +1,6 @@
 """How streamed text looks: accepted drafts and the verifier's own tokens in different styles.
 
-Knows: rich, and that a pipe gets the text alone. Refuses to know: where the text comes from.
+Knows rich, and that a pipe gets the text alone. Does not know where the text comes from.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The glossary, and the frozen values that cross rooms. No torch, no protobuf.
+"""The glossary in code: frozen values that cross packages. No torch, no protobuf.
 
 target / draft      the large / the small model
 p                   the distribution that the target's next token must follow
 q                   the distribution that a draft token was really sampled from
 proposal            k >= 0 draft tokens in target ids, extending a known base
-accepted length a   how many of them stand, 0 <= a <= k
+accepted length a   how many of them are accepted, 0 <= a <= k
 next token          the one token the verifier adds after them: a replacement after a rejection,
                     a bonus after full acceptance
 committed           prompt + accepted + next tokens
 round               one proposal and its verdict; round 0 is the prefill
-AL                  mean acceptance length: committed tokens per round, next token included,
-                    prefill excluded
+mean acceptance     committed tokens per round, next token included, prefill excluded
+length
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BridgeMode(Enum):
 
 
 class Origin(Enum):
-    """Who a committed token came from."""
+    """Where a committed token came from."""
 
     DRAFT = "draft"
     VERIFIER = "verifier"
@@ -58,7 +58,7 @@ class OpenSession:
     rule: AcceptanceRule = AcceptanceRule.GREEDY
     ignore_eos: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    # So many tokens at the prompt's end are output of this session's earlier life.
+    # How many tokens at the prompt's end are output of this session before it was reopened.
     resumed_output_tokens: int = 0
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
@@ -129,7 +129,9 @@ class Verdict:
     committed_length: int
     finish_reason: FinishReason | None = None
     cost: RoundCost = field(default_factory=RoundCost)
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of each token committed, if the session asked
+    logprobs: tuple[
+        TokenLogprobs, ...
+    ] = ()  # of each token committed, if the session requested them
 
 
 @dataclass(frozen=True)

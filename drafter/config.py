@@ -1,6 +1,6 @@
 """The drafter's settings.
 
-Knows: names, defaults, ranges, and which settings need each other. Refuses to know: what is
+Knows names, defaults, ranges, and which settings need each other. Does not know what is
 discovered at start (the verifier's model and limits, how many pages fit), which belongs to the
 objects that discover it.
 """

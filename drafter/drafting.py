@@ -1,7 +1,7 @@
 """How one session's proposals are made: context, draft model, bridge, lookup.
 
-Knows: which context each bridge mode reads, what to ask of the draft engine, and when there is
-nothing to say (k = 0). Refuses to know rounds, the verifier and messages.
+Knows which context each bridge mode reads, what to ask of the draft engine, and when there is
+nothing to say (k = 0). Does not know rounds, the verifier and messages.
 """
 
 from __future__ import annotations

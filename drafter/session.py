@@ -1,6 +1,6 @@
 """One session at the drafter: its drafting, its stream to the verifier, its count of rounds.
 
-Knows what a proposal may hold and what a verdict committed. Refuses to know models and messages.
+Knows what a proposal may hold and what a verdict committed. Does not know models and messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a drafter loads before it serves: the draft model, the target's vocabulary, the bridge.
 
-Knows: in which order, and that the event loop stays free meanwhile. Refuses to know requests.
+Knows in which order, and that the event loop stays free meanwhile. Does not know requests.
 """
 
 from __future__ import annotations

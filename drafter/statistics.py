@@ -1,6 +1,6 @@
 """One stream's statistics: rounds, acceptance by position, and seconds by stage.
 
-Knows counting. Refuses to know where the numbers come from.
+Knows counting. Does not know where the numbers come from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Telemetry of a drafter's streams: Prometheus counters, and attributes of the trace's span.
 
 Knows what a stream's own statistics count, and counts the same over all streams, round by
-round. Refuses to know how rounds are made; called on the event loop.
+round. Does not know how rounds are made; called on the event loop.
 """
 
 from __future__ import annotations

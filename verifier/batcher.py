@@ -2,7 +2,7 @@
 
 No fixed window: while one step runs, work gathers, and the next step takes all of it up to
 `max_batch_tokens`, decode rows before prefill rows, first come first served within each. Knows
-sessions and rows, and who is about to come back. Refuses to know models.
+sessions and rows, and who is about to come back. Does not know models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verifier's settings.
 
-Knows: names, defaults, ranges, and which settings need each other. Refuses to know: what is
+Knows names, defaults, ranges, and which settings need each other. Does not know what is
 discovered at start (how many pages fit, the model's own context length), which belongs to the
 objects that discover it.
 """

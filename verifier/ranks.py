@@ -1,6 +1,6 @@
 """The target over several ranks, as torchrun starts them: rank 0 serves, the others follow it.
 
-Knows which rank does what, and whom a signal concerns. Refuses to know how a model is cut up
+Knows which rank does what, and whom a signal concerns. Does not know how a model is cut up
 (common/model/sharded.py) and sessions.
 """
 

@@ -1,6 +1,6 @@
 """VerifierService: messages in, verdicts out; one Verify stream is one session.
 
-Knows the protocol's order and limits. Refuses to know models and batches (verifier/engine.py).
+Knows the protocol's order and limits. Does not know models and batches (verifier/engine.py).
 """
 
 from __future__ import annotations

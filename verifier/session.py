@@ -1,6 +1,6 @@
 """One session at the verifier: what it asked for, what is committed, where it ends.
 
-Knows the order of rounds and the cut at the first reason to stop. Refuses to know models, batches
+Knows the order of rounds and the cut at the first reason to stop. Does not know models, batches
 and the network.
 """
 

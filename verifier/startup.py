@@ -1,6 +1,6 @@
 """What a verifier loads before it serves: the target, its acceptance sampler, pages, limits.
 
-Knows: in which order. Refuses to know requests.
+Knows in which order. Does not know requests.
 """
 
 from __future__ import annotations

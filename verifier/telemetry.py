@@ -1,6 +1,6 @@
 """Telemetry of a verifier's rounds: Prometheus counters, and events of the trace.
 
-Knows verdicts. Refuses to know how they are made; called on the event loop, once per verdict, so
+Knows verdicts. Does not know how they are made; called on the event loop, once per verdict, so
 that the engine's thread has nothing to do with it.
 """
 

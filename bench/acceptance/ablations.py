@@ -1,8 +1,8 @@
 """`python -m bench.acceptance.ablations`: what the draft model reads, how it proposes.
 
 The target's outputs are recorded once (bench/acceptance/recording.py) and replayed
-(bench/acceptance/replay.py), so that a variant costs draft steps alone. Knows the variants. Refuses
-to know how contexts and proposals are made.
+(bench/acceptance/replay.py), so that a variant costs draft steps alone. Knows the variants. Does
+not know how contexts and proposals are made.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def measure(
         report_progress(f"{variant.proposes}: {variant.reads}", done, len(planned))
         chooser = AutoChooser(STEP_COST, ROW_COST)
         fresh = replace(pair, chooser=chooser, lookup=variant.lookup)
-        if variant.spelled:
+        if variant.by_string:
             bridge = StringBridge(pair.bridge.target, pair.bridge.draft)
             fresh = replace(fresh, bridge=bridge)
         make = context_maker(fresh, variant)

@@ -2,7 +2,7 @@
 
 Asks any Generate endpoint (`--address`), or pairs that it starts itself, for sampled text, with the
 target alone (k = 0) as control, and has the target read all of it (bench/acceptance/scoring.py). z
-within ±3 is as it should be. Knows distributions and pairs. Refuses to know how anything is
+within ±3 is as it should be. Knows distributions and pairs. Does not know how anything is
 sampled.
 """
 

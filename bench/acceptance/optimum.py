@@ -3,7 +3,7 @@
 Live rounds of a pair leave rows of p and q (bench/acceptance/optimum_rows.py). On each of them the
 drafter's own sample and the verifier's own decision are run many times over, with fixed seeds, and
 the share of accepted drafts is put beside what it must be: for rejection sum min(p, q), which no
-rule beats. Knows the theory. Refuses to know where rows come from.
+rule beats. Knows the theory. Does not know where rows come from.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Sessions are the real ones of both services, in this process and one at a time, under the rejection
 rule; the models are wrapped, so that the logits of each pass can be read afterwards. Of a row only
 what decides acceptance is kept: p at the ids that may be drafted, and the rest as one id more.
-Knows rounds and rows. Refuses to know what acceptance should be (bench/acceptance/optimum.py).
+Knows rounds and rows. Does not know what acceptance should be (bench/acceptance/optimum.py).
 """
 
 from __future__ import annotations

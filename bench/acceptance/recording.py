@@ -1,7 +1,7 @@
 """What the target alone says to every prompt, recorded once and kept as JSON.
 
 Knows the verifier's engine, in this process, at k = 0, all prompts at once. A kept recording is
-used again if target, weights, prompts and length are the same. Refuses to know drafts.
+used again if target, weights, prompts and length are the same. Does not know drafts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why the first token of a proposal fell: one class for each rejection.
 
-Knows bytes and both vocabularies. Refuses to know: how proposals are made.
+Knows bytes and both vocabularies. Does not know how proposals are made.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def examples(
 def _example(each: Round, bridge: Bridge) -> Example:
     output, base = each.recording.output, each.base
 
-    def spelled(ids: Sequence[int]) -> list[str]:
+    def text_of(ids: Sequence[int]) -> list[str]:
         return [bridge.target.token_bytes(id_).decode("utf-8", "replace") for id_ in ids]
 
     return Example(
         prompt=each.recording.name,
-        before="".join(spelled(output[max(0, base - BEFORE) : base])),
-        proposed=tuple(spelled(each.proposed)),
-        written=tuple(spelled(output[base : base + len(each.proposed) + 1])),
+        before="".join(text_of(output[max(0, base - BEFORE) : base])),
+        proposed=tuple(text_of(each.proposed)),
+        written=tuple(text_of(output[base : base + len(each.proposed) + 1])),
     )

@@ -1,6 +1,6 @@
 """The ways of sampling that are compared, and what each brought: text, acceptance, bytes.
 
-Knows which settings make a way and how it is counted. Refuses to know whether its text is lossless
+Knows which settings make a way and how it is counted. Does not know whether its text is lossless
 (bench/acceptance/scoring.py), and how anything is sampled.
 """
 

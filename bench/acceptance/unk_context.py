@@ -34,10 +34,10 @@ def unknown_id(draft: Vocabulary) -> int:
     if isinstance(model.get("unk_id"), int):
         return int(model["unk_id"])
     for named in (model.get("unk_token"), draft.files.config().get("unk_token")):
-        spelled = named.get("content") if isinstance(named, dict) else named
-        if isinstance(spelled, str):
+        text = named.get("content") if isinstance(named, dict) else named
+        if isinstance(text, str):
             for token_id in sorted(draft.special_ids):
-                if draft.token_bytes(token_id) == spelled.encode():
+                if draft.token_bytes(token_id) == text.encode():
                     return token_id
     ends = draft.roles[Role.END_OF_TEXT] or draft.roles[Role.END_OF_TURN] or (0,)
     return ends[0]

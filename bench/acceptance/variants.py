@@ -1,6 +1,6 @@
 """What the ablations compare: a bridge mode, what the draft model reads, and by which map.
 
-Knows which combinations are of interest. Refuses to know how contexts and proposals are made.
+Knows which combinations are of interest. Does not know how contexts and proposals are made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READS = {
 class Variant:
     """encoding None: the UNK ablation. own: the draft model's own chat template.
 
-    spelled: tokens are matched by their spelling, not by their bytes
+    by_string: tokens are matched by their vocabulary strings, not by their bytes
     (bench/acceptance/string_bridge.py).
     """
 
@@ -31,12 +31,12 @@ class Variant:
     encoding: Encoding | None
     own: bool
     lookup: bool = False
-    spelled: bool = False
+    by_string: bool = False
 
     @property
     def reads(self) -> str:
         if self.encoding is None:
-            matched = "spelling" if self.spelled else "bytes"
+            matched = "strings" if self.by_string else "bytes"
             return f"ids mapped by {matched}, UNK for the rest"
         return f"{'own template' if self.own else 'target text'}, {READS[self.encoding]}"
 
@@ -46,7 +46,7 @@ class Variant:
 
 
 UNK = Variant(INTERSECTION, None, False)
-PUBLIC = replace(UNK, spelled=True)  # what public servers do
+PUBLIC = replace(UNK, by_string=True)  # what public servers do
 
 
 def variants(has_own_template: bool) -> list[Variant]:

@@ -1,6 +1,6 @@
 """How long a stage of the device bench may take, and what it left out because of that.
 
-Knows clocks and names. Refuses to know what is measured. A stage asks before each part of its work;
+Knows clocks and names. Does not know what is measured. A stage asks before each part of its work;
 nothing is interrupted, so a part should be small beside its stage.
 """
 

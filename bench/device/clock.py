@@ -1,6 +1,6 @@
 """Times on a device: graph replays between events, and the ceiling that copies give.
 
-Knows clocks. Refuses to know what is timed. On a machine without CUDA everything runs once, so that
+Knows clocks. Does not know what is timed. On a machine without CUDA everything runs once, so that
 a small form can be tried; its times mean nothing.
 """
 

@@ -1,6 +1,6 @@
 """The last thing the device bench prints: one table per stage, then what was asked and what came.
 
-Knows which figures were asked for. Refuses to know how they came about. Short enough to be read
+Knows which figures were asked for. Does not know how they came about. Short enough to be read
 whole at the end of a log.
 """
 

@@ -1,6 +1,6 @@
 """Where a decision's time goes on a GPU, launch by launch, and what other tile sizes would take.
 
-Stages of `python -m bench.device` that run when they are asked for. Refuses to know whether
+Stages of `python -m bench.device` that run when they are asked for. Does not know whether
 decisions are right (bench/device/parts/acceptance.py checks).
 """
 

@@ -1,7 +1,7 @@
 """Clients that ask again and again, refused or not, and how each attempt went.
 
 A closed loop: each client has one request at a time, and after a refusal waits as long as it was
-their hints. Knows: requests, times, statuses, hints. Refuses to know what they come to
+their hints. Knows requests, times, statuses, hints. Does not know what they come to
 (bench/load/overload_report.py).
 """
 

@@ -1,6 +1,6 @@
 """What an overload comes to: pace against that at capacity, refusals, memory, pages, and a verdict.
 
-Knows arithmetic. Refuses to know how clients asked.
+Knows arithmetic. Does not know how clients asked.
 """
 
 from __future__ import annotations

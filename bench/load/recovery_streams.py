@@ -1,7 +1,7 @@
 """Streams through a drafter while their verifier is killed: when tokens came, how often each was
 taken up again, and whether its output is the undisturbed one.
 
-Knows requests, times and what a stream's own statistics add up to. Refuses to know processes.
+Knows requests, times and what a stream's own statistics add up to. Does not know processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a load comes to: rates in a window, percentiles of latencies, errors by status.
 
-Knows arithmetic. Refuses to know how streams were run.
+Knows arithmetic. Does not know how streams were run.
 """
 
 from __future__ import annotations

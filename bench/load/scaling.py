@@ -1,7 +1,7 @@
 """`python -m bench.load.scaling`: how many drafters a verifier needs, from measured milliseconds.
 
 Knows arithmetic over measured costs, closed forms of a closed loop: sessions draft, travel, are
-checked, and begin again. Refuses to know how anything is measured (bench/speed/rows.py,
+checked, and begin again. Does not know how anything is measured (bench/speed/rows.py,
 bench/device/__main__.py), and queues: rounds that fall badly take longer than this, which no closed
 form shows.
 """

@@ -3,7 +3,7 @@ anything grows: mean acceptance length, memory, descriptors, pages.
 
 Without --address on a pair of tiny random models that are made and served on the spot; with it, on
 any drafter, whose processes and metrics are named by --watch and --metrics. Knows requests,
-processes by their ids, services by their metrics. Refuses to know what is flat
+processes by their ids, services by their metrics. Does not know what is flat
 (bench/load/soak_verdicts.py). The exit status is 1 if something isn't.
 """
 
@@ -130,7 +130,9 @@ def as_json(interval: Interval) -> dict[str, Any]:
     return {
         **vars(interval),
         "taken": processes,
-        "al": None if acceptance_length is None else round(acceptance_length, 3),
+        "mean_acceptance_length": None
+        if acceptance_length is None
+        else round(acceptance_length, 3),
     }
 
 

@@ -1,6 +1,6 @@
 """Whether anything grew while mixed requests ran: the first third of the time against the last.
 
-Knows intervals and what is flat. Refuses to know how they were measured.
+Knows intervals and what is flat. Does not know how they were measured.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ closed   so many streams at a time; each is followed by another at once. Measure
 open     streams begin at times that don't depend on answers, and count from the *intended* time: a
          client that waits its turn has waited, too (or a stall would hide all who came during it).
 
-Knows requests, times and statuses. Refuses to know what they come to (bench/load/report.py).
+Knows requests, times and statuses. Does not know what they come to (bench/load/report.py).
 """
 
 from __future__ import annotations

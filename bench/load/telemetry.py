@@ -2,7 +2,7 @@
 
     python -m bench.load.telemetry
 
-Knows the hooks that the services call. Refuses to know models: the hooks get what a round of the
+Knows the hooks that the services call. Does not know models: the hooks get what a round of the
 given size would give them. Processor time of this thread, so that a busy machine measures the same.
 """
 

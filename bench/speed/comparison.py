@@ -1,6 +1,6 @@
 """The main benchmark: the same prompts through every system, interleaved.
 
-Knows the order of things. Refuses to know: processes, arithmetic, tables.
+Knows the order of things. Does not know processes, arithmetic, tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One run of one system on one prompt, and what many of them come to.
 
-Knows arithmetic. Refuses to know: how anything was run. All rates are sums over sums, so that long
+Knows arithmetic. Does not know how anything was run. All rates are sums over sums, so that long
 answers weigh more than short ones, and ratios are made over the prompts that both sides have.
 """
 

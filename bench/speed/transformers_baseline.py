@@ -1,6 +1,6 @@
 """The baseline as a child process: its memory is its own, and freed when it ends.
 
-Knows pipes and lines of JSON. Refuses to know transformers (bench/speed/transformers_process.py).
+Knows pipes and lines of JSON. Does not know transformers (bench/speed/transformers_process.py).
 """
 
 from __future__ import annotations

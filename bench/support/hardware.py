@@ -1,6 +1,6 @@
 """What a benchmark ran on, and how its process uses the cores.
 
-Knows: the processor's name, memory, versions. Refuses to know: what is measured.
+Knows the processor's name, memory, versions. Does not know what is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines over a number, as a PNG. Knows matplotlib; refuses to know what the numbers are."""
+"""Lines over a number, as a PNG. Knows matplotlib; does not know what the numbers are."""
 
 from __future__ import annotations
 

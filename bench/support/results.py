@@ -1,6 +1,6 @@
 """Where a benchmark's files go, and how they begin.
 
-Knows folders and JSON. Refuses to know what is in it.
+Knows folders and JSON. Does not know what is in it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Our services as child processes, asked one question at a time or many at once.
 
 A second drafter, without prompt lookup, shares the verifier: what a draft model brings by itself is
-distinguished that way, in the same run. Knows: how to start them and what they say of themselves.
-Refuses to know: what is compared.
+distinguished that way, in the same run. Knows how to start them and what they say of themselves.
+Does not know what is compared.
 """
 
 from __future__ import annotations

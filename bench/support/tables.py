@@ -1,4 +1,4 @@
-"""How results look in a terminal. Refuses to know: how they were measured."""
+"""How results look in a terminal. Does not know how they were measured."""
 
 from __future__ import annotations
 

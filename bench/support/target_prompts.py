@@ -1,7 +1,7 @@
 """The prompts as one target is asked them: as a conversation where it has a chat template, else as
 the beginning of a text.
 
-Knows text and the target's ids. Refuses to know: drafts, services, models.
+Knows text and the target's ids. Does not know drafts, services, models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A pair of tiny random models on disk, so that what is measured is the services around them.
 
-Knows: how to make a small Llama and a small tokenizer on the spot. Refuses to know: services. The
+Knows how to make a small Llama and a small tokenizer on the spot. Does not know services. The
 two have different tokenizers (byte-level, and ▁ for spaces), so that drafts cross the whole bridge.
 Torch is imported only when models are made.
 """

@@ -1,7 +1,7 @@
 """Both services around tiny random models, as processes of this machine.
 
-Knows: how many there are, their limits, where they serve metrics; one may be killed and started
-again. Refuses to know: what is asked of them, and what is measured.
+Knows how many there are, their limits, where they serve metrics; one may be killed and started
+again. Does not know what is asked of them, and what is measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What processes take and what services report, read now and then while something else is measured.
 
-Knows: processes by their ids, metrics by their names, lines through points. Refuses to know: what
+Knows processes by their ids, metrics by their names, lines through points. Does not know what
 runs, and how much is too much.
 """
 

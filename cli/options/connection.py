@@ -1,6 +1,6 @@
 """The flags that say where a drafter is, whom to trust, and who we are.
 
-Knows: names, and which flags need each other. Refuses to know what is asked of the drafter.
+Knows names, and which flags need each other. Does not know what is asked of the drafter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The flags of `crossdraft generate` that say how tokens are sampled, and the values they make.
 
-Knows names, meanings and which flags may come more than once. Refuses to know ranges
+Knows names, meanings and which flags may come more than once. Does not know ranges
 (common/sampling/parameters.py) and what the drafter makes of them.
 """
 

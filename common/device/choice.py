@@ -1,6 +1,6 @@
 """Where a model runs and in which numbers, from what a setting asks for and what is there.
 
-Knows names, and which numbers each kind of device can do. Refuses to know models, and CUDA itself
+Knows names, and which numbers each kind of device can do. Does not know models, and CUDA itself
 (common/device/runtime.py).
 """
 

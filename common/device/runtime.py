@@ -1,6 +1,6 @@
 """All that is CUDA's own: recording, waiting, clocks, memory. All else asks a Runtime for it.
 
-Knows torch.cuda. Refuses to know models, sessions, and why somebody waits. Without a GPU a step is
+Knows torch.cuda. Does not know models, sessions, and why somebody waits. Without a GPU a step is
 called where it would be replayed, and the same code runs around it, in tests and small trials.
 """
 

@@ -1,6 +1,6 @@
 """Many small host tensors to the device in one copy, without waiting and without new memory.
 
-Knows bytes and where each tensor lies among them. Refuses to know what they mean. A copy from
+Knows bytes and where each tensor lies among them. Does not know what they mean. A copy from
 ordinary host memory waits for the device; from pinned memory it queues behind what runs already,
 and one copy of all costs what one of the smallest costs.
 """

@@ -1,6 +1,6 @@
 """What a model takes of a GPU beside its weights: recorded steps, keys and values in the rest.
 
-Knows in which order memory is measured and given out. Refuses to know what steps compute and who
+Knows in which order memory is measured and given out. Does not know what steps compute and who
 owns a page. How much steps take is measured, by recording the largest of them over a single page,
 since recorded steps must know where the pages are. On the CPU there is nothing but pages.
 """

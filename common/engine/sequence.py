@@ -1,7 +1,7 @@
 """Sequences of tokens over KV pages, and how their pending tokens are packed into one variable-length batch.
 
 Both engines schedule through here: the verifier checks proposals with it, the drafter takes draft
-steps with it. Knows pages, budgets and who gives way under pressure. Refuses to know why a sequence
+steps with it. Knows pages, budgets and who gives way under pressure. Does not know why a sequence
 wants its tokens run.
 
 A sequence's pending tokens are [table.length, len(tokens)). They run in one chunk if they are few

@@ -1,7 +1,7 @@
 """A service with an engine behind it, from start to the end of its process.
 
-Knows: which settings of a configuration the shell takes, that a dead engine ends the service, and
-the order of starting and stopping. Refuses to know: which service and which engine.
+Knows which settings of a configuration the shell takes, that a dead engine ends the service, and
+the order of starting and stopping. Does not know which service and which engine.
 """
 
 from __future__ import annotations

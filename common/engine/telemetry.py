@@ -1,6 +1,6 @@
 """Metrics of an engine's forward passes and pages.
 
-Knows: passes, rows, pages. Refuses to know rounds (verifier/telemetry.py, drafter/telemetry.py).
+Knows passes, rows, pages. Does not know rounds (verifier/telemetry.py, drafter/telemetry.py).
 Called on the engine's thread, once per pass; pages and queue are read when somebody asks.
 """
 

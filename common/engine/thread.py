@@ -1,7 +1,7 @@
 """The thread a model lives on, and the mailbox through which results leave it.
 
-Knows: commands go in, one step follows another while there is work, nothing spins while there is
-none. Refuses to know what a step does. The event loop only moves messages.
+Knows commands go in, one step follows another while there is work, nothing spins while there is
+none. Does not know what a step does. The event loop only moves messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writing the keys and values of a batch's rows into their pages, on the device.
 
-Knows slots. Refuses to know pages' owners. Rows beyond the real count write nothing, so a batch
+Knows slots. Does not know pages' owners. Rows beyond the real count write nothing, so a batch
 that was padded for a CUDA graph needs no page to spoil.
 """
 

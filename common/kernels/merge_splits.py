@@ -1,7 +1,7 @@
 """Merging what a row's splits of the context gave, in their order.
 
 Knows partial sums with their maxima (online softmax, Milakov and Gimelshein, 2018,
-arXiv:1805.02867). Refuses to know keys and values. Every row adds up its own splits and no others,
+arXiv:1805.02867). Does not know keys and values. Every row adds up its own splits and no others,
 eight at a time, so its bits follow from its position alone.
 """
 

@@ -1,6 +1,6 @@
 """Attention of variable-length query rows over paged keys and values, on the device.
 
-Knows: tiles of query rows, splits of the context, and how split results merge. Refuses to know
+Knows tiles of query rows, splits of the context, and how split results merge. Does not know
 sessions, models and how pages are owned; common/model/batch.py says which rows and splits there
 are.
 

@@ -1,6 +1,6 @@
 """The plain-torch twins of this package's kernels: what they compute, one row at a time.
 
-Knows the definition. Refuses to know speed.
+Knows the definition. Does not know speed.
 """
 
 from __future__ import annotations

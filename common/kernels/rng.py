@@ -2,7 +2,7 @@
 
 Device functions only, for both services' kernels. A Philox block serves four token ids, so a
 contiguous run of ids (`run_exponential`) costs a quarter of what the same ids cost one by one
-(`exponential`). Refuses to know distributions and rules. Importing it compiles nothing.
+(`exponential`). Does not know distributions and rules. Importing it compiles nothing.
 
 seed: int64 scalar or block; position, purpose: non-negative integers, scalars or blocks; token_id:
 a block of non-negative integers. Blocks broadcast against each other.

@@ -2,7 +2,7 @@
 
 Knows products whose split sums are still apart (common/kernels/row_product.py), and the half-split
 rotation of rotary embeddings (Su et al., 2021, arXiv:2104.09864) as transformers lays it out.
-Refuses to know where the angles come from and who owns pages.
+Does not know where the angles come from and who owns pages.
 """
 
 from __future__ import annotations

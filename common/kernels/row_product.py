@@ -1,6 +1,6 @@
 """Rows times a weight matrix, for few rows: reads the weights once and keeps each row's bits.
 
-Knows tiles of 16 rows, of outputs, and splits of the inner dimension. Refuses to know layers.
+Knows tiles of 16 rows, of outputs, and splits of the inner dimension. Does not know layers.
 Libraries choose another kernel, and with it another order of sums, for one row than for nine. Here
 one row is a tile of 16 like any other, and the splits follow from the matrix alone, so a row's
 value is the same whatever runs beside it. Split sums stay apart, in float32: whatever reads them

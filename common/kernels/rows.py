@@ -2,7 +2,7 @@
 
 Knows RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467), SwiGLU (Shazeer, 2020,
 arXiv:2002.05202), and products whose split sums are still apart (common/kernels/row_product.py).
-Refuses to know layers. One program per row (or part of one), always of the same size, so a row's
+Does not know layers. One program per row (or part of one), always of the same size, so a row's
 bits are its own.
 """
 

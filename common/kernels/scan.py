@@ -10,7 +10,7 @@ again (common/kernels/candidates.py). Chunks never depend on the batch, so neith
 A chunk with a NaN has the maximum +inf: whoever takes the row's maximum learns that no distribution
 follows from it (common/kernels/row_top.py), without another look.
 
-Both services use this. Refuses to know sessions, rules, drafts and randomness.
+Both services use this. Does not know sessions, rules, drafts and randomness.
 """
 
 from __future__ import annotations

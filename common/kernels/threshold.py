@@ -2,7 +2,7 @@
 
 Found by halving an interval of float ranks, counting ids or adding masses: it depends on values
 alone, as the filters' definition does. Sums have a fixed order, so that the same row gives the same
-bits in every batch. Device functions only. Refuses to know how candidates are found.
+bits in every batch. Device functions only. Does not know how candidates are found.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page pool: which pages of the KV cache belong to which sequence, and nothing else.
 
-Knows page numbers and lengths. Refuses to know tensors (common/kv/store.py) and models. Not
+Knows page numbers and lengths. Does not know tensors (common/kv/store.py) and models. Not
 thread-safe: a pool belongs to the thread of its engine.
 
 Invariants, tested by property: a page is free or owned by exactly one table; a table of length n

@@ -1,6 +1,6 @@
 """How many KV pages a service makes, from the memory that is there.
 
-Knows memory and pages. Refuses to know who uses them.
+Knows memory and pages. Does not know who uses them.
 """
 
 from __future__ import annotations

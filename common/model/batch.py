@@ -1,6 +1,6 @@
 """A variable-length batch as flat arrays: what each row, tile and split is, for kernels to read.
 
-Knows chunks, pages, and how tiles and splits are numbered. Refuses to know tensors' devices and
+Knows chunks, pages, and how tiles and splits are numbered. Does not know tensors' devices and
 what is computed. Everything is int32, since it is copied to the device in every step.
 """
 

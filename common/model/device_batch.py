@@ -1,6 +1,6 @@
 """Attention through kernels: what a batch looks like on the device, and its fixed-address form.
 
-Knows the device's tensors and how a variable-length batch is copied into them. Refuses to know
+Knows the device's tensors and how a variable-length batch is copied into them. Does not know
 models, sessions, and what a kernel computes (common/kernels/).
 """
 
@@ -22,7 +22,9 @@ from common.kv.store import KVStore, LayerShape
 from common.model.batch import FlatBatch, Ints
 
 PARTIAL_BYTES = 256 << 20  # of split results that one launch may leave for the merge
-_FIELDS = 6  # of a row in StepBuffers: ids, positions, slots, row_items, lanes; wanted, apart
+_FIELDS = (
+    6  # of a row in StepBuffers: ids, positions, slots, row_tiles, rows_in_tile; wanted, apart
+)
 
 
 @dataclass(frozen=True)

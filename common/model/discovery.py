@@ -1,6 +1,6 @@
 """What a model is found to be before it runs: its attention layers, its ends, its place.
 
-Knows how to ask model code by running one token. Refuses to know batches of real sequences.
+Knows how to ask model code by running one token. Does not know batches of real sequences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decoder layers with fewer launches, whose rows keep their bits, for models that look alike.
 
-Knows the pre-norm, gated decoder layer of Llama, Qwen2 and Mistral. Refuses to know every other
+Knows the pre-norm, gated decoder layer of Llama, Qwen2 and Mistral. Does not know every other
 kind, which runs as transformers made it.
 
 A small model's step is mostly launches: transformers' own layer takes some fifty, this one nine.

@@ -7,7 +7,7 @@ fp16    FBGEMM, weights packed as float16, float32 sums. Half the memory traffic
 plain   torch.nn.functional.linear. Neither fast for few rows nor row-invariant.
 
 The ops behind the first two are private to torch, so they are looked for, and nothing else in the
-repository names them. Refuses to know: which layer is which.
+repository names them. Does not know which layer is which.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Hugging Face causal LM that runs variable-length batches over a paged KV cache.
 
-Knows: how to load weights safely, how to call transformers' model code without its caches, and what
-it found out about the model (layers, context length, exactness). Refuses to know sessions, sampling
+Knows how to load weights safely, how to call transformers' model code without its caches, and what
+it found out about the model (layers, context length, exactness). Does not know sessions, sampling
 and scheduling. transformers' Cache API changes between minor versions, so it isn't used: ids are
 flattened to [1, rows], positions are explicit, and the batch travels as a keyword to our attention.
 

@@ -1,7 +1,7 @@
 """Several processes that hold one model: rank 0 sends each command before it runs it.
 
-Knows: torchrun's variables, the groups that commands and goodbyes travel in, and that a rank is lost
-when its connection ends. Refuses to know models (common/model/sharded.py) and sessions.
+Knows torchrun's variables, the groups that commands and goodbyes travel in, and that a rank is lost
+when its connection ends. Does not know models (common/model/sharded.py) and sessions.
 
 Orders have a group of their own over gloo, whatever the model's sums travel in: a follower waits in
 it for as long as nobody asks for anything, and a lost peer ends the wait.

@@ -1,6 +1,6 @@
 """Attention on the CPU: every query row in a call of its own, over pages of keys and values.
 
-Knows: a variable-length batch of segments, each with its own pages. Refuses to know sessions and
+Knows a variable-length batch of segments, each with its own pages. Does not know sessions and
 sampling.
 
 The promise: a row's value is the same whatever runs beside it. So every query row goes through the

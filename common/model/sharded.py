@@ -1,7 +1,7 @@
 """A model whose heads and matrices are shared out over ranks, by transformers' own plan.
 
 Rank 0 holds a LeadingModel: a PagedModel whose calls the others repeat with their own parts. Knows
-how such a model is loaded, and that ranks must do the same things in the same command. Refuses to
+how such a model is loaded, and that ranks must do the same things in the same command. Does not
 know sessions, and how orders travel (common/model/ranks.py).
 
 transformers cuts matrices by rows or columns as the model's `tp_plan` says and sums where it must;

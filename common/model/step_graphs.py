@@ -1,6 +1,6 @@
 """Recorded steps: CUDA graphs of decodes and verifications, by size, replayed on other batches.
 
-Knows sizes, and a step as a callable on a batch at fixed addresses. Refuses to know models and
+Knows sizes, and a step as a callable on a batch at fixed addresses. Does not know models and
 what rows mean. Where there is no CUDA the step is called instead of replayed, on the same padded
 batches.
 """

@@ -1,7 +1,7 @@
 """Telemetry of every call of our services: status, calls in progress, request id, span.
 
-The outermost interceptor, so that it sees how a call ended whoever ended it. Knows: methods,
-statuses, peers. Refuses to know: messages. Health and reflection pass untouched.
+The outermost interceptor, so that it sees how a call ended whoever ended it. Knows methods,
+statuses, peers. Does not know messages. Health and reflection pass untouched.
 """
 
 from __future__ import annotations

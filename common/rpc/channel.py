@@ -1,6 +1,6 @@
 """What both ends of a connection must agree on, and how the calling end is opened.
 
-Knows: message limits, keepalive, reconnecting, balancing, TLS of a client. Refuses to know: who is
+Knows message limits, keepalive, reconnecting, balancing, TLS of a client. Does not know who is
 called. A ping interval below what the other end permits gets the connection closed ("too many
 pings"), so both are here side by side.
 """

@@ -1,8 +1,8 @@
 """What every call passes before its handler: its token, and its peer's share.
 
 Health needs no token, and what it is asked once is never refused: probes come from anywhere. Those
-who watch it stay, so that they have a share of their own, beside that of calls. Knows: which guards
-a service's settings ask for. Refuses to know how they judge
+who watch it stay, so that they have a share of their own, beside that of calls. Knows which guards
+a service's settings ask for. Does not know how they judge
 (common/rpc/security/bearer_tokens.py, common/rpc/security/peer_limit.py).
 """
 

@@ -4,8 +4,8 @@
 readiness     the same, under the name that a probe asks for.
 liveness      the engine's step in progress returns in time; a process that says no won't recover.
 
-Knows: names, and that an engine whose step hangs is neither alive nor ready. A process whose event
-loop hangs answers nobody, which says it too. Refuses to know: what a step does, when calls are
+Knows names, and that an engine whose step hangs is neither alive nor ready. A process whose event
+loop hangs answers nobody, which says it too. Does not know what a step does, when calls are
 welcome (common/engine/server.py), and how it is answered (common/rpc/health_servicer.py).
 """
 

@@ -1,8 +1,8 @@
 """grpc.health.v1 as a service: Check, List and Watch, none of which waits for another's client.
 
 grpcio-health-checking's own Watch holds a lock while it writes, so that one client that reads
-nothing keeps every other watcher from its answer, and the server from saying that it drains. Knows:
-statuses by name, and who watches them. Refuses to know what they mean (common/rpc/health.py) and how
+nothing keeps every other watcher from its answer, and the server from saying that it drains. Knows
+statuses by name, and who watches them. Does not know what they mean (common/rpc/health.py) and how
 many may watch and how long a write may take (common/rpc/guards.py, common/rpc/statuses.py).
 """
 

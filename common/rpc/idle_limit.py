@@ -1,6 +1,6 @@
 """Waiting for the other end of a stream, and for how long.
 
-Knows: time. Refuses to know messages. A peer that is gone is noticed by keepalive; this is for one
+Knows time. Does not know messages. A peer that is gone is noticed by keepalive; this is for one
 that is there and does nothing, and would hold a place for ever.
 """
 

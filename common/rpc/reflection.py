@@ -2,7 +2,7 @@
 
 grpcio-reflection finds files by messages and services, but not by methods: load generators that ask
 for "package.Service.Method" (ghz does) get "Symbol not found". Later clients ask v1 first,
-whose messages are v1alpha's, byte for byte. Knows descriptors; refuses to know services.
+whose messages are v1alpha's, byte for byte. Knows descriptors; does not know services.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shell around a service: port, TLS, health, reflection, and an end that loses nothing.
 
-Knows: how a gRPC server is started and drained on a signal. Refuses to know: what its services do
+Knows how a gRPC server is started and drained on a signal. Does not know what its services do
 (handed in as `Service`), how errors travel (common/rpc/statuses.py) and what health says
 (common/rpc/health.py).
 """

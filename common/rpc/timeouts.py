@@ -1,7 +1,7 @@
 """A limit on each of many waits, one after the other, with one timer for all of them.
 
 asyncio.timeout makes a timer for each wait and takes it away again, which at a thousand rounds a
-second was 7% of what both services do. Knows: time. Refuses to know what is waited for.
+second was 7% of what both services do. Knows time. Does not know what is waited for.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Filters keep or drop by *value*, never by a sort's order, so that equal logits share their fate.
 Every row is computed alone: its bits don't depend on the rows beside it. Plain torch, pure
-functions; inputs are never written. Refuses to know sessions and rules.
+functions; inputs are never written. Does not know sessions and rules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a request may ask of the distribution that its tokens follow, and what it may not.
 
-Knows each parameter's range and what "not set" means. Refuses to know logits
+Knows each parameter's range and what "not set" means. Does not know logits
 (common/sampling/distribution.py) and messages. No torch.
 """
 

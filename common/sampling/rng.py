@@ -8,7 +8,7 @@ bit (common/kernels/rng.py); floats may differ from Triton's in log's last ulp. 
 whatever device they go to.
 
 position: index in the target's sequence of the token that is decided (prompt length + new tokens
-before it). Refuses to know distributions, rules and sessions.
+before it). Does not know distributions, rules and sessions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings that both services have: limits, health, TLS, logs, metrics, traces.
 
-Knows: the settings of a service's shell. Refuses to know: models and what is served.
+Knows the settings of a service's shell. Does not know models and what is served.
 """
 
 from __future__ import annotations

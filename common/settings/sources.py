@@ -3,7 +3,7 @@
 A setting is declared once, as a dataclass field made by `setting`; from it come the flag, the
 environment variable, the TOML key, the help text and the range check. Precedence: flag,
 environment, file, default. What is misspelt in any of them is refused, with the closest known name.
-Knows: how settings are read. Refuses to know: which settings there are (verifier/config.py,
+Knows how settings are read. Does not know which settings there are (verifier/config.py,
 drafter/config.py) and what they do.
 """
 

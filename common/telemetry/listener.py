@@ -1,6 +1,6 @@
 """Where Prometheus asks: a port of its own, plain HTTP, off unless it is set.
 
-Knows: one address. Does not know what is served there (common/telemetry/registry.py). What it serves
+Knows one address. Does not know what is served there (common/telemetry/registry.py). What it serves
 is numbers and the names of models, never texts or ids; who may ask is the network's matter.
 """
 

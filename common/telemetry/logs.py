@@ -1,6 +1,6 @@
 """How log lines look: plain for people, JSON for machines; both say which request they concern.
 
-Knows: one record -> one line. Refuses to know: what is logged. Whoever logs within a call need not
+Knows one record -> one line. Does not know what is logged. Whoever logs within a call need not
 name the request: its ids come from the call's own context.
 """
 

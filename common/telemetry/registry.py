@@ -1,7 +1,7 @@
 """Prometheus collectors of the metrics that common/telemetry/metrics.py names.
 
-Knows: how a name becomes something to count with, whole with every label value that it can have, so
-that each series is there from the start. Refuses to know: who counts, and who listens
+Knows how a name becomes something to count with, whole with every label value that it can have, so
+that each series is there from the start. Does not know who counts, and who listens
 (common/telemetry/listener.py). What another object knows anyway is read when somebody asks, and
 costs nothing until then.
 """

@@ -1,8 +1,8 @@
 """The id under which one request is found in both services' logs.
 
 A client may send its own as metadata; otherwise whoever is asked first makes one. It goes along to
-the verifier, and back to the client in the trailing metadata. Knows: where the id is kept while a
-call runs, and what one may look like. Refuses to know: logs (common/telemetry/logs.py) and traces.
+the verifier, and back to the client in the trailing metadata. Knows where the id is kept while a
+call runs, and what one may look like. Does not know logs (common/telemetry/logs.py) and traces.
 """
 
 from __future__ import annotations

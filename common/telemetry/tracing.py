@@ -1,7 +1,7 @@
 """Traces: one request's way through both services, for OpenTelemetry.
 
-Knows: spans of calls that are served and made, W3C's traceparent in their metadata, and how spans
-leave. Refuses to know what a round is. opentelemetry-api does nothing by itself; what records and
+Knows spans of calls that are served and made, W3C's traceparent in their metadata, and how spans
+leave. Does not know what a round is. opentelemetry-api does nothing by itself; what records and
 sends is the extra `tracing`, loaded only where a collector is set. Without it a caller's
 trace id still goes along to the verifier and into the logs.
 

@@ -1,6 +1,6 @@
 """The files a tokenizer is made of, as bytes, so that they can cross the wire unchanged.
 
-Knows: which files count, and the SHA-256 that both services compare. Refuses to know: what is in
+Knows which files count, and the SHA-256 that both services compare. Does not know what is in
 them (common/vocabulary/vocabulary.py reads them).
 """
 

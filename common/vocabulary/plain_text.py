@@ -1,7 +1,7 @@
 """Bytes -> ids of exactly these bytes, with nothing added and no special token matched.
 
-Knows: how to strip a tokenizer.json to a copy that only splits text; greedy matching for what isn't
-text. Refuses to know: prompts, templates and special tokens (common/vocabulary/prompts.py).
+Knows how to strip a tokenizer.json to a copy that only splits text; greedy matching for what isn't
+text. Does not know prompts, templates and special tokens (common/vocabulary/prompts.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prompts and chats -> ids, exactly as a user of transformers gets them.
 
-Knows: transformers' own tokenizer class, made from the files alone (no remote code, no network); it
+Knows transformers' own tokenizer class, made from the files alone (no remote code, no network); it
 may differ from tokenizer.json (Qwen2's class adds NFC where a converted file lacks it).
-Refuses to know: bytes and bridges.
+Does not know bytes and bridges.
 """
 
 from __future__ import annotations

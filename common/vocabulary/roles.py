@@ -1,6 +1,6 @@
 """What special tokens are for, so that two vocabularies can match them by role.
 
-Knows: roles, and the texts that models give them. Refuses to know: what a role does to a
+Knows roles, and the texts that models give them. Does not know what a role does to a
 session (the verifier ends it, the bridge maps it).
 """
 

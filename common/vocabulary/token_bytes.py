@@ -1,7 +1,7 @@
 """Token id -> exact bytes, by the tokenizer's own decoder.
 
-Knows: the decoder families whose tokens are exact bytes (ByteLevel; Replace + ByteFallback + Fuse;
-Metaspace) and what an added token means. Refuses to know: how text becomes tokens, and every
+Knows the decoder families whose tokens are exact bytes (ByteLevel; Replace + ByteFallback + Fuse;
+Metaspace) and what an added token means. Does not know how text becomes tokens, and every
 decoder that guesses at spaces (WordPiece, BPEDecoder, CTC): those raise UnsupportedTokenizer.
 """
 
@@ -110,7 +110,7 @@ def _decoder(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bo
 
 
 def _alphabet() -> dict[int, int]:
-    """GPT-2's printable stand-in characters -> bytes."""
+    """GPT-2's printable characters for bytes -> bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {byte: byte for byte in printable}

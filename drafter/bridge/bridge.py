@@ -1,6 +1,6 @@
 """The map between the draft's ids and the target's, by exact bytes and by role.
 
-Knows: which draft ids have a target mapped_id, and the other way round. Refuses to know: text,
+Knows which draft ids have a target mapped_id, and the other way round. Does not know text,
 contexts and proposals (drafter/bridge/context.py, drafter/bridge/proposer.py use it), and any
 model.
 """

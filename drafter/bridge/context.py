@@ -1,7 +1,7 @@
 """What the draft model reads: the committed text, byte for byte, in draft ids.
 
-Knows: one session's committed target ids and their translation, kept up to date at a cost that
-doesn't grow with the context. Refuses to know: what was only drafted, and every model.
+Knows one session's committed target ids and their translation, kept up to date at a cost that
+doesn't grow with the context. Does not know what was only drafted, and every model.
 
 The translation is `frozen ids + encode(live bytes)`. Live bytes are the end of the text, where the
 next token may still change the split; once they pass LIVE_LIMIT, ids before a place where text

@@ -2,7 +2,7 @@
 
 Prompt lookup decoding (Saxena, 2023), in target ids: it needs no model and no bridge. It lengthens
 what the draft model proposes, and replaces it where the target repeats itself. Knows one session's
-committed target ids. Refuses to know how drafts are made.
+committed target ids. Does not know how drafts are made.
 
 Any proposal is safe, since the verifier checks it; what a wrong one costs is a row in a forward
 pass. So short matches propose little, and long ones more.

@@ -1,7 +1,7 @@
 """Drafted draft ids -> proposed target ids, and the choice between the two ways.
 
-Knows: the 1:1 map (intersection), re-tokenising drafted text (text), and which of them pays.
-Refuses to know: how tokens are drafted, and what the target thinks of them.
+Knows the 1:1 map (intersection), re-tokenising drafted text (text), and which of them pays.
+Does not know how tokens are drafted, and what the target thinks of them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Verdicts come in bursts, one for each session of a verifier's pass. Without waiting, the first of
 them to ask would have a pass of its own, and the others' first step would come after it. Knows
-sessions and times. Refuses to know what a pass does.
+sessions and times. Does not know what a pass does.
 """
 
 from __future__ import annotations

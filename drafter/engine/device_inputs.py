@@ -1,6 +1,6 @@
 """Sampler inputs of a draft step as tensors for kernels.
 
-Knows how sampling and adjustments become rows. Refuses to know kernels' launches and memory
+Knows how sampling and adjustments become rows. Does not know kernels' launches and memory
 (drafter/engine/device_sampler.py). Built on the host; `adjust` runs where its tensors are.
 """
 

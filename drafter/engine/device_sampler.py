@@ -1,7 +1,7 @@
 """Draft tokens on a GPU: a step's questions sent in one copy, chosen by kernels, fetched in one.
 
 Knows which sessions share a launch (drafter/kernels/propose.py takes one mask and one set of noise
-ids) and how answers lie in memory. Refuses to know how kernels choose. A distribution that goes
+ids) and how answers lie in memory. Does not know how kernels choose. A distribution that goes
 along is over draft ids, as on the CPU: ids that share a mapped_id are sampled apart and add up in
 it.
 """

@@ -4,7 +4,7 @@ Specification of drafter/kernels/propose.py, CPU path and test oracle, as verifi
 Exactness at the verifier needs that q is the distribution that was sampled, not that it is near
 anything: so the distribution is masked, filtered and cut first, and what is left is both sampled
 and sent. Draft ids here; which ids key the randomness is an argument. Pure functions: inputs are
-never written, and each row is computed alone. Refuses to know sessions, models and messages.
+never written, and each row is computed alone. Does not know sessions, models and messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def draft_distribution(
     slots: int,
 ) -> SparseDistributions:  # ids int64 [rows, slots], the likeliest first, then the lowest id
     """The ids that may be drafted under the request's own parameters (drafts outside the target's
-    filters would never stand), cut to the `slots` likeliest and renormalised.
+    filters would never be accepted), cut to the `slots` likeliest and renormalised.
 
     Filters are those of common/sampling/distribution.py, by value and over the whole vocabulary;
     only who is kept is asked of few: sorting what the cut takes, and one sum under top-p, are all
@@ -44,7 +44,7 @@ def draft_distribution(
     share = ((values - values[:, :1]) / temperature).exp()  # of the likeliest one's probability
     place = top_k.to(torch.int64)[:, None] - 1
     edge = values.gather(1, place.clamp(max=reach - 1))  # [rows, 1], the least that top-k keeps
-    edge = edge.masked_fill(place >= reach, NEVER)  # it keeps all that there is room for
+    edge = edge.masked_fill(place >= reach, NEVER)  # it keeps all within reach
     kept = values >= edge
     rows = (top_p < 1).nonzero().squeeze(1)
     if len(rows):

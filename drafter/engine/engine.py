@@ -4,7 +4,7 @@
 
 No barrier: sessions are at different rounds, and a draft leaves as soon as it is whole. A session
 whose draft has left goes on ahead of the verdict in the rows that the others leave. Knows draft ids
-only. Refuses to know target ids and the verifier (drafter/bridge/bridge.py,
+only. Does not know target ids and the verifier (drafter/bridge/bridge.py,
 drafter/speculation.py).
 """
 

@@ -1,7 +1,7 @@
 """Token healing of many sessions at once, on a device: drafter/engine/tokens.py's choose_extension.
 
 Knows logits before and after a context's last token, and which longer tokens begin with its bytes.
-Refuses to know sessions. Some launches for all of them, and nothing waits.
+Does not know sessions. Some launches for all of them, and nothing waits.
 """
 
 from __future__ import annotations

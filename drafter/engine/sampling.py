@@ -1,11 +1,12 @@
-"""How one session's draft tokens are sampled: which distribution, which numbers, and what goes with them.
+"""How one session's draft tokens are sampled, by acceptance rule, and what is sent with them.
 
-    greedy      the likeliest token coupled     what the seed sampling at the place that the token
-    would have: both sides sample alike rejection   a sample from a short distribution, which goes
-    along; the likeliest where the text has no distribution target-only        the likeliest: x
-    stands with probability p(x), so that a sample could only be worse
+    greedy       the likeliest token
+    coupled      what the seed samples at the token's own position: both sides sample alike
+    rejection    a sample from a sparse distribution, which is sent with it; the likeliest token
+                 where the draft crosses as text, which has no q
+    target-only  the likeliest: x is accepted with probability p(x), a sample could only be worse
 
-Knows rules and positions. Refuses to know the model, contexts and messages, and how a sample is
+Knows rules and positions. Does not know the model, contexts and messages, and how a sample is
 made (drafter/engine/tokens.py).
 """
 
@@ -27,7 +28,7 @@ SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that no two rounds of a session have o
 
 
 class DraftSampling:
-    """One session's. Greedy sessions have adjustments at most."""
+    """One session's. Greedy sessions have logits processors at most."""
 
     def __init__(
         self, bridge: Bridge, spec: OpenSession, eos_ids: frozenset[int], q_entries: int

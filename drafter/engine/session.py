@@ -6,7 +6,7 @@
 What was drafted ahead is the next draft, or its beginning, if the verdict confirms it: if the next
 context is what this session has read, to the token. Only tokens that no verifier has seen count,
 and each was sampled from its own distribution before anything was known of the verdict, so that a
-draft is as good as a fresh one under every rule. Knows draft ids. Refuses to know passes and other
+draft is as good as a fresh one under every rule. Knows draft ids. Does not know passes and other
 sessions.
 """
 

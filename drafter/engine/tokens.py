@@ -1,6 +1,6 @@
 """How the draft tokens of one batched step are chosen from draft logits.
 
-Pure functions, each row on its own. Refuses to know sessions, and which rule sampling how
+Pure functions, each row on its own. Does not know sessions, and which rule sampling how
 (drafter/engine/sampling.py).
 """
 

@@ -1,6 +1,6 @@
 """Bytes -> text as they come.
 
-Knows: characters that are split over chunks. Refuses to know: tokens, stop strings, clients.
+Knows characters that are split over chunks. Does not know tokens, stop strings, clients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a Generate request may say, and what a session is made of it.
 
-Knows every field and its limits. Refuses to know streams, drafts and the verifier. Everything that
+Knows every field and its limits. Does not know streams, drafts and the verifier. Everything that
 is refused is refused here, before anything is reserved, with the field, its value and its limit.
 """
 

@@ -2,7 +2,7 @@
 
 The output ends before the string that is whole first; of those that become whole with the same
 byte, the longest. If it begins inside a token, that token is the last one and its bytes are cut;
-otherwise the token before it is. Knows bytes. Refuses to know text, vocabularies and streams.
+otherwise the token before it is. Knows bytes. Does not know text, vocabularies and streams.
 
 What may still turn out to belong to a stop string is kept back, and nothing else is. The search is
 Aho and Corasick's ("Efficient string matching", CACM 18(6), 1975): its state is the longest end of

@@ -1,6 +1,6 @@
 """What a launch of drafter/kernels/propose.py takes: the shared ids, how rows sample, its memory.
 
-Knows tensors and their shapes. Refuses to know sessions: a row is a draft step of someone.
+Knows tensors and their shapes. Does not know sessions: a row is a draft step of someone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 q is the distribution sampled from, exactly: the masked, scaled, filtered distribution cut to its N
 largest ids (of equal values the lowest ids) and renormalised. The mapped_id is
-drafter/engine/distribution.py. Refuses to know sessions and models: a row is a draft step of
+drafter/engine/distribution.py. Does not know sessions and models: a row is a draft step of
 someone.
 """
 

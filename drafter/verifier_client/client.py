@@ -1,7 +1,7 @@
 """The drafter's end of the seam: one bidi stream is one session.
 
 Knows the Verify protocol, and how to go on after a verifier is lost: open again, with the prompt
-and everything committed so far. Refuses to know drafts, and whom to take
+and everything committed so far. Does not know drafts, and whom to take
 (drafter/verifier_client/selection.py).
 """
 

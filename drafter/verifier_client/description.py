@@ -1,6 +1,6 @@
 """What a verifier serves, and its tokenizer's files, in two questions that must belong together.
 
-Knows: the two methods. Refuses to know when to ask again (drafter/verifier_client/client.py).
+Knows the two methods. Does not know when to ask again (drafter/verifier_client/client.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a verifier counts as lost, and when its answer is its own word.
 
-Knows: which status and which verdict another attempt may better. Refuses to know: what comes of it.
+Knows which status and which verdict another attempt may better. Does not know what comes of it.
 """
 
 from __future__ import annotations

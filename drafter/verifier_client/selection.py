@@ -1,7 +1,7 @@
 """Selects one session's verifier where a name has several: which to try, which to avoid.
 
 gRPC sends each stream to the next address and doesn't say which it was; verifiers identify
-themselves (common/rpc/verifier_id.py). Knows: who answers, who took too long, who was full. Refuses to
+themselves (common/rpc/verifier_id.py). Knows who answers, who took too long, who was full. Does not
 know what a session holds and how long to search (drafter/verifier_client/client.py).
 """
 

@@ -61,7 +61,7 @@ def test_shares_of_a_round_add_up() -> None:
     stages = {"draft_model": 0.2, "verifier_forward": 0.5, "draft_queue": 0.1, "network": 0.05}
     one = summarise([run(stage_s=stages, rounds=10)])
     assert [one.model_share, one.queue_share] == pytest.approx([0.7, 0.1])
-    assert one.outside_share == pytest.approx(0.2)  # network, and what no room counted
+    assert one.outside_share == pytest.approx(0.2)  # network, and what no stage counted
     assert one.stage_ms_per_round["network"] == pytest.approx(5)
     assert one.round_ms == pytest.approx(100)
 
@@ -192,7 +192,7 @@ def test_tables_have_a_line_per_system() -> None:
     assert [row["summary"].system for row in rows_found][:3] == [ALONE, "text", "text"]
     assert {row["summary"].system: row["same"] for row in rows_found}[ASSISTED] == 0
     assert systems_table(rows_found, "", "").row_count == len(rows_found) == 8
-    # transformers has no rooms to tell of
+    # transformers has no stages to report
     assert stages_table([row["summary"] for row in rows_found], "").row_count == 7
     assert divergence_table({}) is None
     different = divergences(measured().of(ASSISTED, 3), measured().of(ALONE, 0))

@@ -1,4 +1,4 @@
-"""The device bench in its tiny form: it runs whole without a GPU, and tells what is wrong."""
+"""The device bench in its tiny form: it runs whole without a GPU, and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_command_runs_every_stage_and_ends_in_a_table(tmp_path: Path) -> Non
 
 
 @pytest.mark.kernels
-def test_a_wrong_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_acceptance_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(device_kernels, "ours", lambda *_: torch.full((1, 2), 3))
     rows = device_kernels.check(8, 50, CPU, Budget(60), ("greedy", "top-k top-p, q"))
@@ -57,14 +57,14 @@ def test_a_wrong_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.kernels
-def test_adjusted_decisions_are_checked_too() -> None:
+def test_acceptance_with_logits_processors_is_checked_too() -> None:
     torch.manual_seed(0)
     rows = device_kernels.check(8, 50, CPU, Budget(60), tuple(device_kernels.ADJUSTED))
     assert len(rows) == 3 and all(row["right"] for row in rows)
 
 
 @pytest.mark.kernels
-def test_draft_steps_are_checked_in_float64_and_what_is_wrong_is_told(
+def test_draft_steps_are_checked_in_float64_and_what_is_wrong_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def test_a_folder_has_as_many_ids_as_the_published_tokenizer(tmp_path: Path) -> 
     assert int(vocabulary.real.sum()) == 151_936 and vocabulary.real[:151_936].all()
 
 
-def test_what_is_asked_is_told_at_the_copy_bandwidth_too() -> None:
+def test_targets_are_reported_at_the_copy_bandwidth_too() -> None:
     row = {"kernel": "greedy", "rows": 512, "vocab": 151_936, "us": 10, "reads": 1.1}
     row |= {"torch_us": 90, "share_of_copy": 0.8}
     reported = summary({**ABOUT, "stages": {"acceptance": {"acceptance": [row], "left_out": []}}})
@@ -118,13 +118,13 @@ def test_what_the_time_does_not_allow_is_left_out_and_named() -> None:
     assert ample.left_out == ["a day"]
 
 
-def test_a_stage_that_fails_is_told_and_the_others_run(
+def test_a_stage_that_fails_is_reported_and_the_others_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stage(name: str) -> Any:
         def run(bench: Bench, budget: Budget) -> dict[str, Any]:
             if name == "checks":
-                raise ZeroDivisionError("no twin")
+                raise ZeroDivisionError("no oracle")
             return {"copy_gb_s": 2.0, "bf16_tflop_s": 1.0}
 
         return run
@@ -132,14 +132,14 @@ def test_a_stage_that_fails_is_told_and_the_others_run(
     found: dict[str, Any] = {"seed": 1, "device": "none", "torch": "2", "stages": {}}
     bench = Bench(CPU, True, tmp_path)
     device.run_stages(["checks", "ceilings"], bench, found, stage)
-    assert "no twin" in capsys.readouterr().out
+    assert "no oracle" in capsys.readouterr().out
     written = json.loads((tmp_path / "device.json").read_text())
     assert list(written["stages"]) == ["checks", "ceilings"]
     lines = summary(written)
-    assert "FAILED checks: ZeroDivisionError: no twin" in lines
+    assert "FAILED checks: ZeroDivisionError: no oracle" in lines
 
 
-def test_scripted_drafts_stand_at_the_rate_and_at_the_same_places(tmp_path: Path) -> None:
+def test_scripted_drafts_are_accepted_at_the_rate_and_at_the_same_places(tmp_path: Path) -> None:
     sampled = accepted(3, 4000, 0.6)
     assert sampled[:50] == accepted(3, 50, 0.6)
     assert sampled != accepted(4, 4000, 0.6)

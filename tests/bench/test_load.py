@@ -113,7 +113,7 @@ async def test_both_loops_run_against_services() -> None:
         assert len(each.outside_us) == len(each.queue_us) == each.rounds
 
 
-def test_a_rounds_time_outside_the_models_is_told_by_round(
+def test_a_rounds_time_outside_the_models_is_reported_by_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=10.0)

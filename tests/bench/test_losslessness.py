@@ -1,4 +1,4 @@
-"""Rules side by side: acceptance, and bytes between the services, as the table tells them."""
+"""Rules side by side: acceptance, and bytes between the services, as the table shows them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_was_sampled_is_found_again_under_the_same_settings_only(tmp_path: 
     assert Sampled.load(path, {"tokens": 6}) is None
 
 
-def test_the_table_has_a_line_for_each_rule_and_the_pairs_stand_side_by_side() -> None:
+def test_the_table_has_a_line_for_each_rule_with_the_pairs_side_by_side() -> None:
     drafted = answer(5, 10, wire_bytes=900, drafted_by_position=(5,), accepted_by_position=(4,))
     alone, made = Sampled((answer(10, 10, wire_bytes=600),)), Sampled((drafted,))
     rows = [

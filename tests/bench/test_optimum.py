@@ -1,6 +1,6 @@
 """As much is accepted as can be: each rule's acceptance is its theory's, on rows of live rounds.
 
-Seeds are fixed, so a result is no matter of luck. Lawful acceptance with other seeds would fail
+Seeds are fixed, so a result is no matter of luck. Lossless acceptance with other seeds would fail
 here with a chance of 1e-4 in all.
 """
 
@@ -61,7 +61,7 @@ def test_acceptance_per_position_is_within_one_percent_of_the_optimum(rows: Sequ
     assert best.live == pytest.approx(best.theory, abs=SIGMAS * 0.5 / len(rows) ** 0.5)
 
 
-def test_a_rule_that_accepts_otherwise_is_told(
+def test_a_rule_that_accepts_otherwise_is_reported(
     rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """q before it was renormalised, as a public system tests with, moves the mean past an error."""

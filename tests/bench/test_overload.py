@@ -34,7 +34,7 @@ def test_an_overload_with_hints_and_whole_streams_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "told"),
+    ("attempt", "reported"),
     [
         (replace(TURNED_AWAY, hint_s=None), "1 of 3 calls were refused without a hint"),
         (replace(SERVED, status=REFUSED), "1 of 3 calls failed"),  # in its middle
@@ -43,12 +43,12 @@ def test_an_overload_with_hints_and_whole_streams_breaks_nothing() -> None:
         (replace(SERVED, changed=True), "1 of 3 calls gave another text"),
     ],
 )
-def test_what_breaks_a_promise_is_told(attempt: Attempt, scrape: str) -> None:
+def test_what_breaks_a_promise_is_reported(attempt: Attempt, scrape: str) -> None:
     (found,) = broken(phases(attempt), NOTHING_HELD)
     assert found.startswith("overload: ") and scrape in found
 
 
-def test_pages_that_stay_are_told() -> None:
+def test_pages_that_stay_are_reported() -> None:
     assert broken(phases(), {"verifier": 3, "drafter": 0}) == [
         "3 pages of the verifier are still in use"
     ]

@@ -14,7 +14,7 @@ from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.lost_verifiers import lose_once
 
 
-async def test_a_streams_statistics_tell_how_often_it_was_taken_up(
+async def test_a_streams_statistics_report_how_often_it_was_taken_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request = Request(30, prompt=PROMPTS[0], ignore_eos=True)
@@ -53,7 +53,7 @@ def test_the_prefill_is_of_sessions_that_came_between() -> None:
     assert prefill_s(says(4, 1.0), says(4, 1.0)) is None
 
 
-def test_pauses_are_told_with_and_without_the_prefill() -> None:
+def test_pauses_are_reported_with_and_without_the_prefill() -> None:
     kills = [Kill(0.1, [], [0.3, 0.5], 0.2, 4.0), Kill(0.2, [], [], None, 5.0)]
     found = spreads(kills)
     assert found["pause of a stream"].most == pytest.approx(500)
@@ -63,7 +63,7 @@ def test_pauses_are_told_with_and_without_the_prefill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "told"),
+    ("streams", "reported"),
     [
         ([Stream(resumed=1)], []),
         ([Stream(resumed=1), Stream(status="UNAVAILABLE")], ["1 of 2 streams were lost: UNAVAIL"]),
@@ -71,7 +71,7 @@ def test_pauses_are_told_with_and_without_the_prefill() -> None:
         ([Stream()], ["no stream lost its verifier"]),
     ],
 )
-def test_what_breaks_a_promise_is_told(streams: list[Stream], reported: list[str]) -> None:
+def test_what_breaks_a_promise_is_reported(streams: list[Stream], reported: list[str]) -> None:
     found = broken(streams)
     assert len(found) == len(reported)
     assert all(each.startswith(begin) for each, begin in zip(found, reported, strict=True))

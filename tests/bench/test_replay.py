@@ -6,7 +6,7 @@ import pytest
 
 from bench.acceptance.rejections import Cause, causes, classify, examples
 from bench.acceptance.replay import Recording, Round, acceptance, mean_acceptance_length, replay
-from bench.acceptance.string_bridge import StringBridge, spellings
+from bench.acceptance.string_bridge import StringBridge, vocabulary_strings
 from bench.acceptance.unk_context import UnkContext, unknown_id
 from common.types import BridgeMode, Origin
 from drafter.bridge.bridge import Bridge
@@ -60,8 +60,8 @@ def test_every_cause(bridge: Bridge) -> None:
         ((lone, two), (two,), TEXT, Cause.OUTSIDE),
         ((min(end),), (two,), TEXT, Cause.MARKUP),
         ((both, other), (), TEXT, Cause.NOTHING),
-        ((both,), (), TEXT, None),  # no room for a draft
-        ((both, other), (both, two), TEXT, None),  # the first token stood
+        ((both,), (), TEXT, None),  # no space for a draft
+        ((both, other), (both, two), TEXT, None),  # the first token was accepted
         ((one, two), (min(end), one), TEXT, Cause.DISAGREES),  # an end where text goes on
     ]
     for written, proposed, mode, cause in cases:
@@ -76,7 +76,7 @@ def test_every_cause(bridge: Bridge) -> None:
 # The ablation.
 
 
-def test_unk_stands_for_what_has_no_twin(bridge: Bridge) -> None:
+def test_unk_replaces_what_is_not_mapped(bridge: Bridge) -> None:
     target, unknown = bridge.target, unknown_id(bridge.draft)
     assert bridge.draft.is_special(unknown)  # end of text: this tokenizer has no unk
     prompt = target.encode_prompt("def add 똻")
@@ -89,23 +89,23 @@ def test_unk_stands_for_what_has_no_twin(bridge: Bridge) -> None:
     assert unknown_id(family("unigram")) == 2
 
 
-def test_spellings_match_words_and_neither_newlines_nor_accents(bridge: Bridge) -> None:
+def test_vocabulary_strings_match_words_and_neither_newlines_nor_accents(bridge: Bridge) -> None:
     target, draft = bridge.target, bridge.draft  # "▁the" and "\n" against "Ġthe" and "Ċ"
-    spelled = StringBridge(target, draft)
+    by_string = StringBridge(target, draft)
     for data in (b"e", b"def", b" the"):
         mapped_id = target.id_of(data)
         if mapped_id is not None and (ours := draft.id_of(data)) is not None:
-            assert spelled.to_draft(mapped_id) == ours and spelled.mapped_id(ours) == mapped_id
+            assert by_string.to_draft(mapped_id) == ours and by_string.mapped_id(ours) == mapped_id
     newline = target.id_of(b"\n")
     assert newline is not None and bridge.to_draft(newline) is not None
-    assert spelled.to_draft(newline) is None
-    assert spelled.shared.sum() == spelled.shared_count < bridge.shared_count
+    assert by_string.to_draft(newline) is None
+    assert by_string.shared.sum() == by_string.shared_count < bridge.shared_count
 
 
-def test_the_lowest_of_the_ids_that_are_spelled_alike_is_taken() -> None:
-    found = spellings(family("sentencepiece").files)
+def test_the_lowest_of_the_ids_with_equal_strings_is_taken() -> None:
+    found = vocabulary_strings(family("sentencepiece").files)
     assert len(set(found.values())) == len(found)
-    assert not any(spelled.startswith("▁") for spelled in found)
+    assert not any(by_string.startswith("▁") for by_string in found)
 
 
 # Replay.

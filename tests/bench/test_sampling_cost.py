@@ -14,7 +14,7 @@ from tests.support.fake_models import random_model
 from verifier.acceptance.batch import AcceptanceOutput
 
 
-def test_every_draft_stands_where_the_dearest_case_is_meant() -> None:
+def test_every_draft_is_accepted_where_the_dearest_case_is_measured() -> None:
     calls = calls_for(PagedModel(random_model("llama")), sessions=3, context=9)
     for rule in (AcceptanceRule.REJECTION, AcceptanceRule.COUPLED):
         made = calls[rule.name]()

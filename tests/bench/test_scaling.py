@@ -30,7 +30,7 @@ def test_at_the_longest_round_trip_drafting_is_worth_nothing(made: Costs) -> Non
 
 
 @given(costs)
-def test_a_fleet_at_these_ratios_is_busy_and_gives_what_is_told(made: Costs) -> None:
+def test_a_fleet_at_these_ratios_is_busy_and_gives_what_is_reported(made: Costs) -> None:
     """So many groups of sessions, one verifier, and drafters by the ratio, over one hour."""
     rounds = 3.6e6 / made.round_ms * made.groups
     assert rounds * made.verify_ms == pytest.approx(3.6e6)
@@ -42,7 +42,7 @@ def test_a_fleet_at_these_ratios_is_busy_and_gives_what_is_told(made: Costs) -> 
 
 
 def test_the_documents_example_is_what_the_command_prints() -> None:
-    flags = "--draft-step-ms 1.21 --verify-ms 6.74 --alone-ms 5.02 --al 2.36"
+    flags = "--draft-step-ms 1.21 --verify-ms 6.74 --alone-ms 5.02 --mean-acceptance-length 2.36"
     with open("docs/scaling.md") as page:
         text = page.read()
     assert flags in text
@@ -56,7 +56,16 @@ def test_the_documents_example_is_what_the_command_prints() -> None:
 
 @pytest.mark.parametrize("flag", ["--draft-step-ms", "--verify-ms", "--alone-ms"])
 def test_a_pass_takes_time(flag: str) -> None:
-    given_ = ["--draft-step-ms", "1", "--verify-ms", "1", "--alone-ms", "1", "--al", "2"]
+    given_ = [
+        "--draft-step-ms",
+        "1",
+        "--verify-ms",
+        "1",
+        "--alone-ms",
+        "1",
+        "--mean-acceptance-length",
+        "2",
+    ]
     given_[given_.index(flag) + 1] = "0"
     output = CliRunner().invoke(main, given_)
     assert output.exit_code == 2 and flag in output.output

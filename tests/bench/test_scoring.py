@@ -1,4 +1,4 @@
-"""The z-score that tells lossless sampling from biased sampling."""
+"""The z-score that distinguishes lossless from biased sampling."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def not_flat(*last: Interval, left: int = 0) -> list[Verdict]:
     """Of six intervals, the last two of which are given."""
     found = verdicts([*[interval()] * 4, *last], {"drafter": left})
     assert [each.quantity for each in found] == [
-        "AL",
+        "mean acceptance length",
         "requests that ended as they should",
         "memory of drafter, MiB",
         "descriptors of drafter",
@@ -43,8 +43,8 @@ def test_what_stays_is_flat() -> None:
 @pytest.mark.parametrize(
     ("changes", "quantity", "last"),
     [
-        ({"committed": 180}, "AL", "1.800"),
-        ({"rounds": 0, "committed": 0}, "AL", "None"),
+        ({"committed": 180}, "mean acceptance length", "1.800"),
+        ({"rounds": 0, "committed": 0}, "mean acceptance length", "None"),
         ({"rss_mib": 430.0}, "memory of drafter, MiB", "430"),
         ({"descriptors": 30}, "descriptors of drafter", "30"),
         ({"pages": {"drafter": 60}}, "pages of drafter", "60"),
@@ -52,7 +52,7 @@ def test_what_stays_is_flat() -> None:
         ({"ended": Counter(OK=2, INTERNAL=1)}, "requests that ended as they should", "2 INTERNAL"),
     ],
 )
-def test_what_moves_is_told(changes: dict[str, Any], quantity: str, last: str) -> None:
+def test_what_moves_is_reported(changes: dict[str, Any], quantity: str, last: str) -> None:
     (found,) = not_flat(interval(**changes), interval(**changes))
     assert found.quantity == quantity and found.last.startswith(last)
     assert shown([found], "title", "caption").row_count == 1
@@ -65,7 +65,7 @@ def test_pages_at_the_end_are_none() -> None:
 
 def test_al_is_over_all_rounds() -> None:
     assert acceptance([Interval(committed=30, rounds=10), Interval(committed=10, rounds=10)]) == 2.0
-    assert as_json(interval())["al"] == 2.4
+    assert as_json(interval())["mean_acceptance_length"] == 2.4
 
 
 async def test_a_stream_that_breaks_off_is_counted_and_ends_nothing() -> None:

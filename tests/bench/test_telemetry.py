@@ -1,4 +1,4 @@
-"""What telling costs is measured for every hook that the services call."""
+"""What telemetry costs is measured for every hook that the services call."""
 
 from __future__ import annotations
 

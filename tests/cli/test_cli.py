@@ -1,4 +1,4 @@
-"""The command line: help, errors in one line, and what stands beside a generation."""
+"""The command line: help, errors in one line, and what is shown beside a generation."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def statistics(**changes) -> Statistics:
     return Statistics(**{**fields, **changes})
 
 
-def test_the_comparison_stands_an_output_of_one_token() -> None:
+def test_the_comparison_survives_an_output_of_one_token() -> None:
     output = Output("x", (1,), (Origin.VERIFIER,), statistics())
     assert comparison(output, output).row_count >= 6
     shares = statistics(drafted_by_position=(4, 0), accepted_by_position=(3, 0))
@@ -106,7 +106,7 @@ def test_the_comparison_stands_an_output_of_one_token() -> None:
     assert TokenDelta(1, "x", Origin.DRAFT).text == "x"
 
 
-async def test_a_child_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+async def test_a_child_that_dies_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     (address,) = free_addresses(1)
     arguments = ["verifier", "--max-sessions", "0"]
     with (

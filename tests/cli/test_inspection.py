@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     return made
 
 
-def test_a_pair_is_told_in_numbers(folders: dict[str, Path]) -> None:
+def test_a_pair_is_reported_in_numbers(folders: dict[str, Path]) -> None:
     report = inspect_pair(folders["sentencepiece"], folders["byte-level, bytes missing"])
     assert report.map is not None and report.target is not None and report.draft is not None
     assert not report.map.identity and report.bridge.startswith("auto")

@@ -1,7 +1,7 @@
 """Pods of deploy/k8s as processes on this machine: command, arguments, environment, files, probes.
 
 A pod's address is one of loopback's, with the ports that the manifest says. Two settings are given
-on top, which stand for a pod's own network: where it listens, and which name server it asks.
+on top, in place of a pod's own network: where it listens, and which name server it uses.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Named:
 
 
 def named(expression: str) -> list[Named]:
-    """Raises ValueError if it isn't PromQL. Grafana's variables stand for something."""
+    """Raises ValueError if it isn't PromQL. Grafana's variables get values."""
     plain = expression.replace("$__rate_interval", "5m").replace("$job", ".*")
     return list(_walk(promql_parser.parse(plain), ()))
 
@@ -51,7 +51,7 @@ def _walk(node: object, grouped_by: tuple[str, ...]) -> Iterator[Named]:
 
 
 def problems(expression: str) -> list[str]:
-    """Why the expression can't tell anything; empty if it can."""
+    """Why the expression can't show anything; empty if it can."""
     found = []
     selectors = named(expression)
     if not selectors:

@@ -137,7 +137,7 @@ def compiling(folder: Path) -> list[str]:
     return [sys.executable, *found[1:-1], str(folder)]
 
 
-def test_all_is_compiled_but_torchs_tests_and_what_is_broken_elsewhere_is_told(
+def test_all_is_compiled_but_torchs_tests_and_what_is_broken_elsewhere_is_reported(
     tmp_path: Path,
 ) -> None:
     ours, theirs = tmp_path / "common" / "m.py", tmp_path / "torch" / "testing" / "_internal"

@@ -31,7 +31,7 @@ from tests.support.weights_on_disk import write_preset
 pytestmark = pytest.mark.long
 
 OBJECTS = overlay("cpu")
-LOOK_EVERY_S = 0.2  # a process of its own tells nobody that it has come so far
+LOOK_EVERY_S = 0.2  # a process of its own reports to nobody that it has come so far
 NOT_SERVING = 2
 TARGET, DRAFT = ("wide", 0), ("narrow", 7)
 PROMPT = "def add(left, right):"
@@ -163,7 +163,7 @@ async def _stop_a_verifier_in_mid_session(
 async def _stop_a_drafter_in_mid_stream(
     made: Pod, process: Sandboxed, verifier: Sandboxed, stack: AsyncExitStack
 ) -> None:
-    """The verifier stands still meanwhile, so that the stream can't be over before SIGTERM."""
+    """The verifier is paused meanwhile, so that the stream can't be over before SIGTERM."""
     channel = await stack.enter_async_context(open_channel(made.target(), 2**24))
     request = drafter_pb2.GenerateRequest(prompt=PROMPT, max_new_tokens=1000, ignore_eos=True)
     call = drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request)

@@ -105,7 +105,7 @@ def test_rules_are_what_prometheus_takes_and_the_page_says_what_to_do(rule: dict
     assert f"\n### {rule['alert']}\n" in PAGE
 
 
-def test_the_page_tells_of_no_alert_that_isnt_there() -> None:
+def test_the_page_names_no_alert_that_isnt_there() -> None:
     reported = re.findall(r"^### (Crossdraft\w+)$", PAGE, flags=re.MULTILINE)
     assert reported == [rule["alert"] for rule in RULES]
     assert {"AcceptanceCollapse", "EmptyAnswers", "PageExhaustion", "DrafterDegraded"} <= {

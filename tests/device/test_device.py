@@ -102,7 +102,7 @@ def test_a_share_of_the_whole_card_less_what_this_process_has() -> None:
 
 @dataclass
 class FakeCard(EagerRuntime):
-    """A GPU's memory, told by what was done to it."""
+    """A GPU's memory, counted by what was done to it."""
 
     own: int = 10 * GIB
     total: int = 100 * GIB

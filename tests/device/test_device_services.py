@@ -1,6 +1,6 @@
 """Both services as on a GPU, kernels interpreted and steps called: what they say is the CPU's own.
 
-Tells that engines, kernels and copies fit together; nothing about a GPU's speed or its rounding.
+Shows that engines, kernels and copies fit together; nothing about a GPU's speed or its rounding.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ROUND = Proposal(1, 3, (8, 9))
 
 
 class Named(FakeVerifier):
-    """Tells its id."""
+    """Sends its id."""
 
     def __init__(self, break_off: Breaking | None = None, at_open: bool = False) -> None:
         super().__init__(break_off, at_open)
@@ -94,7 +94,7 @@ async def opened(client: VerifierClient) -> VerifierSession:
     return session
 
 
-async def test_a_new_session_finds_the_verifier_that_has_room() -> None:
+async def test_a_new_session_finds_the_verifier_that_has_capacity() -> None:
     full, free = Named(), Named()
     async with client_of(full, free) as client:
         full.full, before = True, len(free.opened)
@@ -126,7 +126,7 @@ async def test_a_full_verifier_without_others_is_asked_a_few_times_and_no_more()
         assert fake.asked == before + 1
 
 
-async def test_a_new_session_that_is_lost_and_then_refused_waits_for_no_room() -> None:
+async def test_a_new_session_that_is_lost_and_then_refused_waits_for_no_capacity() -> None:
     """It has had nothing yet, so that whoever asked may as well come again."""
 
     async def break_off(context: Any) -> None:

@@ -17,7 +17,7 @@ stops = st.lists(
 
 
 def at_once(output: list[bytes], stops: list[bytes]) -> tuple[int, bytes, bytes | None]:
-    """(tokens that stand, their bytes, the stop string), by looking for every one at every end."""
+    """(final tokens, their bytes, the stop string), by looking for every one at every end."""
     whole = b"".join(output)
     for end in range(len(whole) + 1):
         ending = [stop for stop in stops if whole[:end].endswith(stop)]
@@ -78,7 +78,7 @@ def test_tokens_one_by_one_end_where_one_look_at_the_whole_output_does(
 
 
 def run(stops: list[bytes], output: list[bytes]) -> tuple[list[bytes], bytes, bytes | None]:
-    """(bytes of each token that stands, left-over bytes, the stop string)."""
+    """(bytes of each final token, left-over bytes, the stop string)."""
     stream: StopFilter[int] = StopFilter(stops)
     left = []
     for number, data in enumerate(output):
@@ -126,7 +126,7 @@ def test_where_output_ends(
     assert run(stops, output) == (kept, b"", found)
 
 
-def test_a_token_that_left_in_part_has_its_rest_told_in_the_end() -> None:
+def test_a_token_that_left_in_part_has_its_rest_reported_in_the_end() -> None:
     assert run([b"==a", b"c"], [b"x=", b"c"]) == ([b"x"], b"=", b"c")
     assert run([b"==a"], [b"x=", b"=", b"b"]) == ([b"x", b"==", b"b"], b"", None)
 

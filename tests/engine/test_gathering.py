@@ -96,7 +96,7 @@ def test_waiting_ends_with_its_time() -> None:
     EngineThread("test", lambda: False).gather(lambda: time.monotonic() - 1.0)
 
 
-def test_a_thread_that_gathers_can_be_stopped() -> None:
+def test_a_thread_that_waits_can_be_stopped() -> None:
     gathering = threading.Event()
 
     def step() -> bool:

@@ -90,7 +90,7 @@ def test_nobody_is_preempted_in_vain() -> None:
     assert idle.table.length == 7
 
 
-def test_who_waits_gives_way_only_to_who_stands_before_it() -> None:
+def test_who_waits_gives_way_only_to_who_came_before_it() -> None:
     pool = PagePool(8, PAGE)
     first = sequence(pool, 18, kept=16, wanted=2)  # needs a page and finds none
     second = sequence(pool, 18, kept=16, wanted=2)

@@ -36,7 +36,7 @@ async def run(*arguments: str) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_the_example_streams_the_text_that_the_seed_stands_for() -> None:
+async def test_the_example_streams_the_text_of_the_seed() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 80
     async with serving_pair() as pair:
         sampling = SamplingParams(temperature=0.8, seed=7)

@@ -1,4 +1,4 @@
-"""examples/verify_once_client.py against a real verifier: what stands is the target's own text."""
+"""examples/verify_once_client.py against a real verifier: what is accepted is the target's own text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.fake_services import serving_verifier
 from tests.support.fake_tokenizers import LINES
 
 
-async def test_it_tells_how_much_of_a_text_the_target_would_have_written(
+async def test_it_reports_how_much_of_a_text_the_target_would_have_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     served = files("wide")

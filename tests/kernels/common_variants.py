@@ -1,6 +1,6 @@
 """Every kernel of this package in the forms that it runs in, for compiling without a device.
 
-Knows signatures. Refuses to know values and devices.
+Knows signatures. Does not know values and devices.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A process of its own, since kernels are either interpreted or compiled. Prints one JSON object per
 kernel and target: registers, shared memory, spilled bytes. A new kernel adds a line to CASES, or to
-tests/kernels/common_variants.py if it is the model room's.
+tests/kernels/common_variants.py if it is the model package's.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _usage(cubin: str) -> dict[str, str]:
 
 
 def _needed(name: str) -> bool:
-    """Elsewhere than on sm_90 the forms that most services run: other dtypes stand aside."""
+    """Elsewhere than on sm_90 the forms that most services run: other dtypes are left out."""
     return not name.endswith((", fp16", ", fp32"))
 
 

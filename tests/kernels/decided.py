@@ -1,4 +1,4 @@
-"""Batches for decision kernels, and what kernels and their plain-torch twin decide of them."""
+"""Batches for acceptance kernels, and what kernels and their plain-torch twin give for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offsets_of(drafts: list[int]) -> Tensor:
 
 
 def likely_drafts(logits: Tensor, offsets: Tensor) -> Tensor:
-    """The likeliest id, but for every third row: some drafts stand, some don't."""
+    """The likeliest id, but for every third row: some drafts are accepted, some aren't."""
     best = logits.argmax(1)
     return torch.where(torch.arange(len(best)) % 3 == 1, (best + 1) % 16, best)
 
@@ -66,7 +66,7 @@ def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]
 
 
 def agrees(batch: Batch) -> list[tuple[int, int]]:
-    """What kernels and twin decide."""
+    """What kernels and twin give."""
     got = decided(batch)
     assert got == pairs_of(reference.accept(*vars(batch).values()))
     return got

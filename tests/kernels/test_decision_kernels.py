@@ -1,4 +1,4 @@
-"""The decision kernels, interpreted, decide what their plain-torch twin decides."""
+"""The acceptance kernels, interpreted, give what their plain-torch twin gives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_session_of_64_drafts(vocab: int) -> None:
     offsets = offsets_of([64, 0])
     logits = torch.randn(66, vocab)
     best = logits.argmax(1)
-    logits[torch.arange(66), best] += 12  # nearly certain, so that much stands
+    logits[torch.arange(66), best] += 12  # nearly certain, so that much is accepted
     given = sampling(2, vocab, rule=AcceptanceRule.REJECTION, seed=[4, 5])
     q = SparseDistributions(
         best[:, None].repeat(1, 2).to(torch.int32), torch.tensor([[1.0, 0.0]] * 66)
@@ -72,7 +72,7 @@ def test_rows_of_q_of_any_length(entries: int, distribution: dict) -> None:
     )
 
 
-def test_everything_stands_or_nothing_does() -> None:
+def test_everything_is_accepted_or_nothing_does() -> None:
     vocab = 50
     offsets = offsets_of([3, 3, 3, 3])
     one_hot = torch.full((16, vocab), -30.0)
@@ -187,7 +187,7 @@ def test_bias_penalties_and_banned_ids_change_the_distribution_and_not_the_logit
     agrees(adjusted_batch(dtype))
 
 
-def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() -> None:
+def test_a_processed_id_can_win_over_all_others_and_a_banned_one_never_does() -> None:
     logits = torch.zeros(2, 70)
     logits[:, 3] = 5.0
     pairs = LogitsProcessors(
@@ -210,7 +210,7 @@ def test_an_adjusted_id_can_win_over_all_others_and_a_banned_one_never_does() ->
     assert agrees(batch) == [(0, 60), (0, 0)]
 
 
-def test_spare_sessions_and_rows_of_a_graph_decide_nothing() -> None:
+def test_spare_sessions_and_rows_of_a_graph_give_nothing() -> None:
     batch = mixed(
         50,
         torch.float32,

@@ -45,7 +45,7 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(distribut
     assert int(work.sampled[2]) == 3, "all rows were flat"
 
 
-def test_a_flat_row_without_a_distribution_decides_nothing_and_the_others_as_before() -> None:
+def test_a_flat_row_with_invalid_logits_gives_nothing_and_the_others_as_before() -> None:
     torch.manual_seed(5)
     vocab = 4097
     logits = (torch.randn(3, vocab) * 0.1).to(torch.bfloat16)
@@ -96,7 +96,7 @@ def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
     ("dtype", "vocab"),
     [(torch.float32, 17), (torch.bfloat16, 4097), (torch.float16, 20_000), (torch.float32, 20_000)],
 )
-def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: int) -> None:
+def test_greedy_batches_give_what_plain_torch_gives(dtype: torch.dtype, vocab: int) -> None:
     torch.manual_seed(vocab)
     offsets = offsets_of([0, 3, 20, 1])
     rows = int(offsets[-1])
@@ -112,12 +112,12 @@ def test_greedy_batches_decide_as_plain_torch_does(dtype: torch.dtype, vocab: in
         assert pairs_of(made) == pairs_of(reference.accept_greedy(logits, draft, offsets, some))
 
 
-def test_greedy_rows_beside_sampled_ones_decide_the_same() -> None:
+def test_greedy_rows_beside_sampled_ones_give_the_same() -> None:
     batch = mixed(4097, torch.bfloat16, [AcceptanceRule.GREEDY] * 6)
     assert decided(batch) == decided(batch, workspace(batch, greedy=True))
 
 
-def test_a_workspace_with_room_for_pairs_serves_batches_without_any() -> None:
+def test_a_workspace_with_space_for_pairs_serves_batches_without_any() -> None:
     batch = mixed(
         300,
         torch.bfloat16,

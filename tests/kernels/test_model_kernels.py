@@ -1,4 +1,4 @@
-"""The model room through kernels, interpreted: the CPU path's values, recorded or not."""
+"""The model package through kernels, interpreted: the CPU path's values, graph or eager."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_kernels_have_the_cpu_paths_values(family: str) -> None:
         assert torch.allclose(value, wanted, atol=1e-4, rtol=0)
 
 
-def test_recorded_steps_have_the_values_of_unrecorded_ones() -> None:
+def test_graphs_have_the_values_of_eager_steps() -> None:
     """Padded to a recorded size or beyond all of them; smaller batches after larger ones."""
     model = PagedModel(random_model("gemma2"), kernels=True)
     model.allocate(PAGES, PAGE_SIZE)
@@ -66,7 +66,7 @@ def test_recorded_steps_have_the_values_of_unrecorded_ones() -> None:
         assert torch.allclose(value, wanted, atol=1e-5, rtol=0)
 
 
-def test_batches_that_fit_no_recorded_step_are_counted_and_told_once(
+def test_batches_that_fit_no_graph_are_counted_and_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = PagedModel(random_model("llama"), kernels=True)
@@ -97,7 +97,7 @@ def test_frequencies_that_follow_positions_are_never_recorded(
     assert model.eager_passes == 0
 
 
-def test_recorded_sizes_cover_all_rows_and_the_longest_context() -> None:
+def test_graph_sizes_cover_all_rows_and_the_longest_context() -> None:
     sizes = step_sizes(80, 10, 10_000)
     assert {size.rows for size in sizes} >= {1, 2, 4, 8, 16, 64, 80}
     assert max(size.rows for size in sizes) == 80

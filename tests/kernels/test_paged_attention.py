@@ -23,7 +23,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
 @dataclass
-class Room:
+class Store:
     """Random keys and values for sessions of given lengths, over pages in a random order."""
 
     keys: torch.Tensor
@@ -39,7 +39,7 @@ class Room:
         kv_heads: int,
         size: int,
         dtype: torch.dtype = torch.float32,
-    ) -> Room:
+    ) -> Store:
         generator = torch.Generator().manual_seed(sum(lengths) + size)
         pool = PagePool(sum(-(-n // PAGE_SIZE) for n in lengths) + 2, PAGE_SIZE)
         tables = [pool.table() for _ in lengths]
@@ -83,7 +83,7 @@ class Room:
     def flatten(self, spans: list[tuple[int, int, int]], tile_rows: int) -> FlatBatch:
         chunks = []
         for session, begin, end in spans:
-            table = copy(self.tables[session])  # a session may stand twice in a batch here
+            table = copy(self.tables[session])  # a session may be twice in a batch here
             table.length = begin
             chunks.append(Chunk([0] * (end - begin), table, 0))
         return flatten(chunks, PAGE_SIZE, tile_rows, SPLIT)
@@ -124,7 +124,7 @@ SPANS = [(0, 140, 147), (1, 0, 1), (2, 3, 10), (0, 149, 150), (1, 62, 65)]
 def test_variable_length_rows_have_the_twins_values(
     heads: int, kv_heads: int, how: dict[str, Any]
 ) -> None:
-    stage = Room.of((150, 65, 32), heads, kv_heads, 32)
+    stage = Store.of((150, 65, 32), heads, kv_heads, 32)
     tiles = choose_tiles(64, heads // kv_heads, torch.float32)
     value = stage.attend(SPANS, tiles, **how)
     assert far(value, stage.expected(SPANS, **how)) < TOLERANCE[torch.float32]
@@ -133,7 +133,7 @@ def test_variable_length_rows_have_the_twins_values(
 @pytest.mark.parametrize("size", [16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_every_head_size_and_dtype_has_the_twins_values(size: int, dtype: torch.dtype) -> None:
-    stage = Room.of((90, 17), 4, 2, size, dtype)
+    stage = Store.of((90, 17), 4, 2, size, dtype)
     spans = [(0, 87, 90), (1, 16, 17)]
     value = stage.attend(spans, choose_tiles(size, 2, dtype), scale=size**-0.5)
     assert value.dtype == dtype
@@ -142,7 +142,7 @@ def test_every_head_size_and_dtype_has_the_twins_values(size: int, dtype: torch.
 
 @pytest.mark.parametrize("end", [1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129])
 def test_pages_blocks_and_splits_may_end_anywhere(end: int) -> None:
-    stage = Room.of((end,), 2, 1, 16)
+    stage = Store.of((end,), 2, 1, 16)
     spans = [(0, max(0, end - 3), end)]
     value = stage.attend(spans, choose_tiles(16, 2, torch.float32))
     assert far(value, stage.expected(spans)) < TOLERANCE[torch.float32]
@@ -152,7 +152,7 @@ def test_pages_blocks_and_splits_may_end_anywhere(end: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_bits_are_its_own(how: dict[str, Any], dtype: torch.dtype) -> None:
     """Alone, among others of its session in any tile, and among other sessions."""
-    stage = Room.of((150, 65, 32), 3, 1, 32, dtype)
+    stage = Store.of((150, 65, 32), 3, 1, 32, dtype)
     tiles = choose_tiles(32, 3, dtype)
     alone = torch.cat([stage.attend([(0, at, at + 1)], tiles, **how) for at in range(126, 150)])
     assert torch.equal(stage.attend([(0, 126, 150)], tiles, **how), alone)
@@ -164,7 +164,7 @@ def test_a_rows_bits_are_its_own(how: dict[str, Any], dtype: torch.dtype) -> Non
 
 
 def test_several_launches_change_no_bit() -> None:
-    stage = Room.of((150, 65, 32), 6, 2, 32)
+    stage = Store.of((150, 65, 32), 6, 2, 32)
     tiles = choose_tiles(32, 3, torch.float32)
     rows = stage.flatten(SPANS, rows_per_tile(tiles, 3))
     groups = rows.groups(4)
@@ -173,9 +173,9 @@ def test_several_launches_change_no_bit() -> None:
     assert torch.equal(stage.attend(SPANS, tiles, groups=groups), stage.attend(SPANS, tiles))
 
 
-def test_rows_and_items_beyond_the_real_ones_change_nothing() -> None:
+def test_rows_and_work_tiles_beyond_the_real_ones_change_nothing() -> None:
     """As in a batch that was padded to a recorded step's size."""
-    stage = Room.of((150, 65, 32), 6, 2, 32)
+    stage = Store.of((150, 65, 32), 6, 2, 32)
     tiles = choose_tiles(32, 3, torch.float32)
     expected = stage.attend(SPANS, tiles)
     rows = stage.flatten(SPANS, rows_per_tile(tiles, 3))

@@ -69,7 +69,7 @@ def sampled_from(
 
 
 def added_up(ids: Tensor, probs: Tensor) -> dict[int, float]:
-    """A row of q, as it is told."""
+    """A row of q, as it is sent."""
     found: dict[int, float] = {}
     for id_, p in zip(ids.tolist(), probs.tolist(), strict=True):
         if p > 0:

@@ -31,7 +31,7 @@ def made(width: int, out: int, bias: bool) -> nn.Linear:
 
 @exact
 @pytest.mark.parametrize(("width", "out", "bias"), SHAPES)
-def test_every_count_and_place_of_rows_gives_the_same_bits(
+def test_every_count_and_index_of_rows_gives_the_same_bits(
     width: int, out: int, bias: bool
 ) -> None:
     packed = PackedLinear(made(width, out, bias), "exact")

@@ -1,4 +1,4 @@
-"""The model room: every row's bits are its own, and its values are transformers' own."""
+"""The model package: every row's bits are its own, and its values are transformers' own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_rolling_back_and_running_again_changes_no_bit(family: str) -> None:
     model = shared_paged(family)
     expected = alone(model, TEXTS[0])
     table = PagePool(PAGES, PAGE_SIZE).table()
-    rows(model, table, TEXTS[0][:20] + TEXTS[1], 5)  # a draft that doesn't stand
+    rows(model, table, TEXTS[0][:20] + TEXTS[1], 5)  # a rejected draft
     table.truncate(20)
     assert torch.equal(rows(model, table, TEXTS[0][20:], 4), expected[20:])
     table.release()  # preempted

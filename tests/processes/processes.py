@@ -67,14 +67,14 @@ def _serve(config: Any, log: str, ready: Any) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
 
-    async def telling(config: Any, on_ready: Callable[[int], None]) -> None:
+    async def reporting(config: Any, on_ready: Callable[[int], None]) -> None:
         def reported(port: int) -> None:
             on_ready(port)
             ready.send(port)
 
         await serve(config, reported)
 
-    run(telling, config, type(config).__name__)
+    run(reporting, config, type(config).__name__)
     sys.stdout.flush()
 
 

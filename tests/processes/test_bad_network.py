@@ -37,7 +37,7 @@ LONG = Request(350, prompt="x", ignore_eos=True, draft_steps=0)
 async def pair_over_network(
     logs: Path, **settings: Any
 ) -> AsyncIterator[tuple[Network, Client, dict[str, str]]]:
-    """(the network between the two, a client, where each tells its metrics). Neither holds a page
+    """(the network between the two, a client, where each serves its metrics). Neither holds a page
     at the end."""
     at = dict(zip(("verifier", "drafter"), free_addresses(2), strict=True))
     urls = {name: f"http://{address}/metrics" for name, address in at.items()}

@@ -27,7 +27,7 @@ from verifier.config import VerifierConfig
 from verifier.ranks import END_S, watch
 
 
-def test_a_thread_that_dies_tells_once_and_one_that_is_stopped_doesnt() -> None:
+def test_a_thread_that_dies_reports_once_and_one_that_is_stopped_doesnt() -> None:
     reported = threading.Semaphore(0)
 
     def step() -> bool:

@@ -1,4 +1,4 @@
-"""A service that is told to end: ready no more, what runs may finish, and out with status 0."""
+"""A service that is asked to end: ready no more, what runs may finish, and out with status 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def main():
     await server.set_serving(True)
     async def drain():
         print("draining", flush=True)
-    # Told once signals are caught: that is before the first thing that this waits for.
+    # Reported once signals are caught: that is before the first thing that this waits for.
     asyncio.get_running_loop().call_soon(lambda: print(port, flush=True))
     await server.run_until_signal(drain)
     print("stopped", flush=True)

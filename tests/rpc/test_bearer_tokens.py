@@ -1,4 +1,4 @@
-"""Tokens: who gets in, a file that changes, and that no token is ever told."""
+"""Tokens: who gets in, a file that changes, and that no token is ever shown."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_only_a_known_token_is_served(
     assert ONE not in caplog.text and WRONG not in caplog.text
 
 
-async def test_health_is_told_without_a_token(file: Path) -> None:
+async def test_health_is_answered_without_a_token(file: Path) -> None:
     async with serving(file) as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -114,7 +114,7 @@ async def test_a_file_that_changes_is_read_again(file: Path) -> None:
         (b"\xffsecret-0123456789", "can't read .*: UnicodeDecodeError"),
     ],
 )
-def test_a_file_without_tokens_is_a_config_error_that_tells_none(
+def test_a_file_without_tokens_is_a_config_error_that_reports_none(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = tmp_path / "tokens"

@@ -101,7 +101,7 @@ async def test_an_error_that_quotes_any_text_fits_the_metadata_limit(character: 
 
 
 @pytest.mark.parametrize("character", SCRIPTS)
-def test_the_largest_details_leave_room_for_other_metadata(character: str) -> None:
+def test_the_largest_details_leave_space_for_other_metadata(character: str) -> None:
     long = character * 5000
     message = shortened(long, MESSAGE_BYTES)
     facts = {f"{number}{long}": long for number in range(20)}

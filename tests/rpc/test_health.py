@@ -162,7 +162,7 @@ async def test_a_health_port_that_can_not_be_bound_is_a_config_error() -> None:
 
 
 class Steps:
-    """An engine that tells the order of things."""
+    """An engine that records the order of things."""
 
     def __init__(self, happened: list[str]) -> None:
         self.start = lambda: happened.append("engine started")

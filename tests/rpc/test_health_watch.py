@@ -114,7 +114,7 @@ async def test_the_port_of_health_counts_watchers_too(monkeypatch: pytest.Monkey
     await server.stop()
 
 
-async def test_a_watcher_hears_each_change_once_and_a_list_tells_all() -> None:
+async def test_a_watcher_hears_each_change_once_and_list_has_all() -> None:
     async with serving() as (server, _, channel):
         stub = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(named(NAME))

@@ -41,7 +41,7 @@ class TinyDns(asyncio.DatagramProtocol):
         self._transport.sendto(header + sampler_input + answers, source)
 
     def target(self, name: str, port: int) -> str:
-        """What gRPC is told, so that it asks here for `name`."""
+        """The target for gRPC, so that it asks here for `name`."""
         return f"dns://127.0.0.1:{self.port}/{name}:{port}"
 
 

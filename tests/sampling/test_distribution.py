@@ -100,7 +100,7 @@ def test_filters_leave_what_transformers_leaves(
     output=st.lists(st.integers(0, 19), max_size=4),
     minimum=st.integers(0, 5),
 )
-def test_adjustments_and_filters_together_are_transformers_own(
+def test_logits_processors_and_filters_together_are_transformers_own(
     seed: int,
     chosen: dict[str, Any],
     repetition: float,

@@ -26,7 +26,7 @@ async def cancelled_at(
     visits: dict[tuple[int, str], int] = {}
 
     async def hook(session: SpeculativeSession, stage: str) -> None:
-        number = session._spec.prompt[0]  # tells requests apart
+        number = session._spec.prompt[0]  # identifies requests
         at, visit, task = due[number]
         visits[number, stage] = visits.get((number, stage), 0) + 1
         if (at, visit) == (stage, visits[number, stage]):
@@ -77,7 +77,7 @@ async def cancelled_at(
 async def test_a_client_that_leaves_at_any_moment_frees_every_page(
     pressed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """504 times with room for all, 504 times where sessions preempt each other."""
+    """504 times with pages for all, 504 times where sessions preempt each other."""
     sizes = {"pages": CONTEXT // 4 + 3} if pressed else {}
     drafter = {"context": CONTEXT, **sizes}
     async with serving_pair("two byte-level tokenizers", sizes, **drafter) as pair:

@@ -77,7 +77,7 @@ async def test_wherever_it_broke_off_the_rest_is_the_same(case: str) -> None:
                 assert getattr(rest.statistics, reported) == getattr(whole.statistics, reported)
 
 
-async def test_a_session_that_had_ended_is_told_so_without_another_round() -> None:
+async def test_a_session_that_had_ended_ends_its_stream_without_another_round() -> None:
     async with serving_pair() as pair:
         request = Request(8, prompt=PROMPTS[0], ignore_eos=True)
         whole = await pair.client.generate(request)
@@ -191,7 +191,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("stall_s", [0.0, 500.0])
-async def test_patience_counts_from_the_loss_however_long_nothing_came_before_it(
+async def test_timeout_counts_from_the_loss_however_long_nothing_came_before_it(
     stall_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

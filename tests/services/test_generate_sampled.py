@@ -180,12 +180,14 @@ async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
     rule: AcceptanceRule,
 ) -> None:
     """Both sample from one distribution with one noise, and min(1, p / q) is 1: no draft token falls."""
-    twin = PagedModel(knowing_model(known("wide"), seed=0))
+    same_model = PagedModel(knowing_model(known("wide"), seed=0))
     async with (
         serving_verifier(
             target_model("wide"), files("wide"), context=CONTEXT, max_q_entries=512
         ) as verifier,
-        serving_drafter(twin, files("wide"), verifier.port, q_entries=512, lookup=False) as drafter,
+        serving_drafter(
+            same_model, files("wide"), verifier.port, q_entries=512, lookup=False
+        ) as drafter,
         Client(drafter.address) as client,
     ):
         for prompt, temperature in product(PROMPTS[:3], (0.7, 1.5)):

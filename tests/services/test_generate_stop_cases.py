@@ -43,7 +43,7 @@ class Reported:
         return [len(b"".join(self.tokens[:count])) for count in range(len(self.tokens) + 1)]
 
     def strings(self, longest: int = 12) -> Iterator[tuple[int, int, bytes]]:
-        """(begin, end, stop string): text that stands nowhere before."""
+        """(begin, end, stop string): text that occurs nowhere before."""
         for begin in range(len(self.text)):
             for end in range(begin + 1, min(begin + longest, len(self.text)) + 1):
                 stop = self.text[begin:end]
@@ -61,10 +61,12 @@ def is_text(data: bytes) -> bool:
 
 @asynccontextmanager
 async def speaking(by_heart: bytes = b"") -> AsyncIterator[Reported]:
-    target, twin = (PagedModel(knowing_model(known(TOKENIZER), 0, by_heart)) for _ in range(2))
+    target, same_model = (
+        PagedModel(knowing_model(known(TOKENIZER), 0, by_heart)) for _ in range(2)
+    )
     async with (
         serving_verifier(target, files(TOKENIZER), context=CONTEXT) as verifier,
-        serving_drafter(twin, files(TOKENIZER), verifier.port, lookup=False) as drafter,
+        serving_drafter(same_model, files(TOKENIZER), verifier.port, lookup=False) as drafter,
         Client(drafter.address) as client,
     ):
         whole = await ask(client, (), 0)
@@ -84,7 +86,7 @@ async def ask(client: Client, stops: tuple[bytes, ...], steps: int = K) -> Outpu
 
 
 async def ends_there(reported: Reported, *stops: bytes) -> int:
-    """How many tokens stand; everything else is checked here."""
+    """How many tokens are final; everything else is checked here."""
     count, text, found = at_once(reported.tokens, list(stops))
     assert found is not None
     for steps in (K, 0, 3):

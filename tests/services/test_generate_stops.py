@@ -17,7 +17,7 @@ LENGTH = 24
 SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=2)
 
 
-def spelled(output: Output) -> list[bytes]:
+def texts_of(output: Output) -> list[bytes]:
     vocabulary = known("wide")
     return [
         b"" if vocabulary.is_special(id_) else vocabulary.token_bytes(id_)
@@ -40,7 +40,7 @@ def stops_in(text: str) -> list[tuple[str, ...]]:
 async def test_text_ids_logprobs_and_usage_end_at_one_token(sampling: SamplingParams) -> None:
     async with serving_pair("same tokenizer") as pair:
         whole = await generate(pair, 0, (), sampling)
-        tokens, stopped = spelled(whole), 0
+        tokens, stopped = texts_of(whole), 0
         for number, stops in enumerate(stops_in(whole.text)):
             steps = STEPS[number % len(STEPS)]
             deltas: list[str] = []

@@ -168,7 +168,7 @@ def _round(
     token = torch.where(
         places == made.accepted_lengths[:, None], made.next_tokens[:, None], draft.view(n, k + 1)
     )
-    # What stands behind the next token isn't committed: a later round overwrites it.
+    # What comes behind the next token isn't committed: a later round overwrites it.
     tokens = state.tokens.index_select(0, active)
     tokens.scatter_(1, base[:, None] + places, token)
     state.tokens.index_copy_(0, active, tokens)
@@ -186,9 +186,9 @@ def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def tail_probability(outputs: Tensor, distribution: Tensor) -> float:
-    """Pearson's chi-square: how likely outcomes as far from `distribution` or farther are if they follow it.
+    """Pearson's chi-square: the probability of outputs this far from `distribution` if they follow it.
 
-    outcomes: int64 [n]; distribution: float64 [cells]. Cells that expect under five outcomes count
+    outputs: int64 [n]; distribution: float64 [cells]. Cells that expect under five outputs count
     as one.
     """
     counts = torch.bincount(outputs, minlength=len(distribution)).double()

@@ -1,4 +1,4 @@
-"""Draft sampling over two small vocabularies, as the tests of its rooms ask for it."""
+"""Draft sampling over two small vocabularies, as tests of several packages need it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support.fake_services import RunningVerifier
 from tests.support.verifier_sessions import PROMPT, VOCAB
 from tests.support.verify_streams import Stream
 
-Drafts = Callable[[Sequence[int], int], list[int]]  # (output so far, room) -> draft tokens
+Drafts = Callable[[Sequence[int], int], list[int]]  # (output so far, space) -> draft tokens
 
 # The target alone hardly repeats itself, nor any draft: a few ids that it must like.
 FAVOURED = tuple((token_id, 9.0) for token_id in range(33, 38))
@@ -44,7 +44,7 @@ def sampled(
     resumed_output_tokens: int = 0,
     **params: Any,
 ) -> OpenSession:
-    """A session with that rule; temperature 1 unless told otherwise, coupled ones with a seed."""
+    """A session with that rule; temperature 1 by default, coupled ones with a seed."""
     if rule is not GREEDY:
         params = {"temperature": 1.0, **params}
     if rule is COUPLED:
@@ -126,8 +126,8 @@ async def run(
     if opened is not None:
         await opened.wait()
     while True:
-        stood = draft[: verdict.accepted_length]
-        tokens = stood if verdict.next_token is None else [*stood, verdict.next_token]
+        kept = draft[: verdict.accepted_length]
+        tokens = kept if verdict.next_token is None else [*kept, verdict.next_token]
         made.tokens += tokens
         made.logprobs += verdict.logprobs
         asked = spec.sampling.logprobs is not None

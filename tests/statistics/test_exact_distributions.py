@@ -101,7 +101,7 @@ def test_the_output_follows_the_targets_distribution(
     script = SCRIPTS[name]
     sessions = (
         2_000 if rule == AcceptanceRule.GREEDY else SESSIONS
-    )  # greedy outcomes are all the same
+    )  # greedy outputs are all the same
     outputs = run(script, rule, k, sessions, first_seed=CASES.index((name, rule, k)) * SESSIONS)
     assert tail_probability(outputs, script.exact(rule)) > ERROR
 
@@ -168,7 +168,7 @@ def test_biased_rules_fail_the_same_test(biased, gives: list[float] | None) -> N
 
 
 def test_acceptance_is_the_optimum() -> None:
-    """The first draft token stands with probability sum min(p, q) under rejection, which no rule
+    """The first draft token is accepted with probability sum min(p, q) under rejection, which no rule
     beats, and sum p q without q."""
     script = SCRIPTS["chain"]
     p, q = script.p[-1], script.q[-1]

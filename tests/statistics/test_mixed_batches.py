@@ -1,7 +1,7 @@
 """Sessions decided in mixed batches follow p: their own q, positions and counts reach the kernels.
 
 The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the distribution
-goes through proposals, sessions and batches, with a penalty that tells the second token from the
+goes through proposals, sessions and batches, with a penalty that separates the second token from the
 first.
 """
 
@@ -96,7 +96,7 @@ def test_two_tokens_follow_the_distribution_whatever_was_drafted(rule, outputs) 
     assert tail_probability(outputs[rule], joint_distribution()) > 1e-3
 
 
-def test_the_same_outcomes_refuse_a_distribution_without_the_penalty(outputs) -> None:
+def test_the_same_outputs_refuse_a_distribution_without_the_penalty(outputs) -> None:
     unaware = torch.cat(
         [distribution_after([])[token] * distribution_after([]) for token in range(VOCAB)]
     )

@@ -73,7 +73,7 @@ class DrivenEngine:
         return task
 
     def obey(self) -> None:
-        """Do what the engine was told."""
+        """Do what the engine was called for."""
         self.engine._thread._drain(block=False)
 
     def run(self) -> int:

@@ -24,7 +24,7 @@ from common.vocabulary.vocabulary import Vocabulary
 from tests.support.fake_tokenizers import LINES
 
 WINDOW = 5  # of sliding attention, smaller than the texts
-WIDTH = 192  # of models that know text: enough to tell some hundred tokens apart
+WIDTH = 192  # of models that know text: enough to separate some hundred tokens
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -34,7 +34,7 @@ _SIZES: dict[str, Any] = {
     "head_dim": 16,
     "num_hidden_layers": 2,
     "max_position_embeddings": 512,
-    "initializer_range": 0.25,  # wide, so that contexts tell
+    "initializer_range": 0.25,  # wide, so that contexts matter
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": None,
@@ -118,7 +118,7 @@ def _set(module: torch.nn.Module | None, weight: torch.Tensor) -> None:
 def paged(
     model: Any, pages: int = 64, page_size: int = 4, packing: Packing = "exact"
 ) -> PagedModel:
-    """The model in our room, with a KV store."""
+    """The model as a PagedModel, with a KV store."""
     made = PagedModel(model, packing)
     made.allocate(pages, page_size)
     return made

@@ -90,7 +90,7 @@ class RunningPair:
 
 
 def setting(event: asyncio.Event) -> Callable[[TokenDelta], None]:
-    """What tells of a stream's first piece."""
+    """What shows a stream's first delta."""
     return lambda _: event.set()
 
 

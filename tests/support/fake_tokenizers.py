@@ -137,4 +137,4 @@ def family(name: str) -> Vocabulary:
 
 
 FAMILIES = ("byte-level", "byte-level, bytes missing", "sentencepiece", "unigram")
-WHOLE_FAMILIES = ("byte-level", "sentencepiece")  # they can spell every byte
+WHOLE_FAMILIES = ("byte-level", "sentencepiece")  # they have every byte

@@ -22,7 +22,7 @@ class Network:
         self.port = 0
 
     def stall(self) -> None:
-        """Nothing goes through from now on; connections stand."""
+        """Nothing goes through from now on; connections stay open."""
         self._open.clear()
 
     def release(self) -> None:

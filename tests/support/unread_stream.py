@@ -28,7 +28,7 @@ def header(name: bytes, value: bytes) -> bytes:
 
 @asynccontextmanager
 async def unread(port: int, path: bytes) -> AsyncIterator[None]:
-    """One call of `path` with an empty request stands, and nothing of it is read."""
+    """One call of `path` with an empty request stays open, and nothing of it is read."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     headers = [
         (b":method", b"POST"),

@@ -1,4 +1,4 @@
-"""A client's end of one Verify stream, and what it is told when it is refused."""
+"""A client's end of one Verify stream, and what it gets when it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both services tell Prometheus agrees with what their streams tell their clients."""
+"""What both services report to Prometheus agrees with what their streams report to clients."""
 
 from __future__ import annotations
 

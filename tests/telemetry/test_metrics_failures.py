@@ -47,7 +47,7 @@ async def test_errors_are_counted_by_method_status_and_cause() -> None:
         assert verifier(metrics.GRPC_CALLS, method="GetModel", status="OK", error="none") == 2
 
 
-async def test_empty_answers_are_told_apart() -> None:
+async def test_empty_answers_are_counted_apart() -> None:
     async with serving_pair("same tokenizer") as pair:
         _, drafter = samples_of(pair)
         output = await pair.generate(PROMPTS[0], 8, ignore_eos=True)

@@ -38,7 +38,7 @@ def asked(address: str) -> dict[str, Any]:
 
 
 async def scraped_while_serving(serve: Callable[..., Any], config: Any) -> dict[str, Any]:
-    """What a whole service tells, from its start to a signal."""
+    """What a whole service reports, from its start to a signal."""
     ready = asyncio.Future[int]()
     running = asyncio.create_task(serve(config, ready.set_result))
     await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
@@ -65,7 +65,7 @@ def assert_complete(found: dict[str, Any], service: Literal["verifier", "drafter
                 assert not values or sample.labels[label] in values
 
 
-async def test_a_verifier_tells_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_verifier_reports_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, info = make_verifier(target_model("wide"), files("wide"))
     monkeypatch.setattr(verifier.service, "build", lambda _: (engine, info, files("wide")))
     config = VerifierConfig(listen="127.0.0.1:0", metrics_listen=free_addresses(1)[0])
@@ -75,7 +75,7 @@ async def test_a_verifier_tells_all_that_is_named(monkeypatch: pytest.MonkeyPatc
     assert info_sample.labels == {"engine": "target", "version": "0", "model": "tiny target"}
 
 
-async def test_a_drafter_tells_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drafter_reports_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving_pair("same tokenizer") as pair:
         made = pair.drafter.pair
         engine = type(made.engine)(draft_model("wide"), PagePool(64, 4), made.bridge, 32, 240, 1)

@@ -1,4 +1,4 @@
-"""Every limit of a verifier is told with its number, and going over one harms nobody else."""
+"""Every limit of a verifier is reported with its number, and going over one harms nobody else."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.support.verify_streams import Refusal, Stream
         (2, 7, "proposal.base_length", 6),
     ],
 )
-async def test_a_wrong_round_tells_the_verifiers_own_length(
+async def test_a_wrong_round_reports_the_verifiers_own_length(
     round_: int, base: int, field: str, expected: int
 ) -> None:
     async with serving() as verifier:

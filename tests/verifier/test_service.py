@@ -72,7 +72,7 @@ async def test_prompts_of_one_token_and_up_to_the_context_run_to_its_end(length:
         stream = Stream(verifier)
         verdict = await stream.send(spec)
         tokens = [verdict.next_token]
-        while verdict.finish_reason is None:  # more is proposed than can stand
+        while verdict.finish_reason is None:  # more is proposed than can be accepted
             draft = tuple(alone[len(tokens) :])[:8] + (7,) * 8
             proposal = Proposal(verdict.round + 1, verdict.committed_length, draft[:8])
             verdict = await stream.send(proposal)

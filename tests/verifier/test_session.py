@@ -24,7 +24,7 @@ class Posted:
 
 
 class Driven:
-    """A session whose model is told what it thinks."""
+    """A session whose model's tokens are set by the test."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Driven:
         self.session = Session(spec, PagePool(300, 4), eos, context, self.mailbox)  # type: ignore[arg-type]
 
     def check(self, draft: list[int], accepted: int, next_token: int) -> Verdict:
-        """One round in which `accepted` draft tokens stand, if as many run."""
+        """One round in which `accepted` draft tokens are accepted, if as many run."""
         session = self.session
         session.ask(draft, 0.0)
         table = session.sequence.table
@@ -100,7 +100,7 @@ def test_limits_of_one_k_and_k_plus_one(k: int) -> None:
         assert driven.output == [*draft, 50][:limit]
         assert verdict.finish_reason is (LENGTH if limit <= k + 1 else None)
         assert verdict.committed_length == 3 + min(limit, k + 1)
-        if limit <= k:  # what can't stand isn't even run
+        if limit <= k:  # what can't be accepted isn't even run
             assert driven.session.sequence.table.length < 3 + limit
 
 

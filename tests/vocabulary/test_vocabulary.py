@@ -81,12 +81,12 @@ def test_missing_bytes_give_none(name: str) -> None:
         assert voc.encode_bytes(b"a" + bytes([byte])) is None or byte >= 0x80
 
 
-@pytest.mark.parametrize("spelling", ["<|im_end|>", "<|endoftext|>", "x<|im_start|>y"])
-def test_special_never_matches_plain_text_with_the_same_spelling(spelling: str) -> None:
+@pytest.mark.parametrize("text", ["<|im_end|>", "<|endoftext|>", "x<|im_start|>y"])
+def test_special_never_matches_plain_text_with_the_same_text(text: str) -> None:
     voc = family("byte-level")
-    ids = voc.encode_bytes(spelling.encode())
+    ids = voc.encode_bytes(text.encode())
     assert ids is not None and not set(ids) & voc.special_ids
-    assert set(voc.encode_prompt(spelling)) & voc.special_ids  # a user's prompt does match
+    assert set(voc.encode_prompt(text)) & voc.special_ids  # a user's prompt does match
 
 
 @given(text=texts().filter(lambda text: "<|" not in text))
@@ -155,7 +155,7 @@ def test_roles_and_eos_ids() -> None:
     assert family("unigram").eos_ids == {1}
 
 
-def test_a_known_spelling_that_is_plain_text_has_no_role() -> None:
+def test_a_known_text_that_is_plain_has_no_role() -> None:
     """Gemma's "</s>" is an HTML tag; only a special flag or a configuration makes a role."""
     tokenizer = byte_level_tokenizer()
     tokenizer.add_tokens(["</s>"])
@@ -175,7 +175,7 @@ def test_added_tokens_outside_the_model_keep_their_ids() -> None:
 
 @cache
 def llama_like() -> Vocabulary:
-    """The same pieces under Llama's way of spelling: ▁ put before texts, merges as strings."""
+    """The same pieces under Llama's way of text: ▁ put before texts, merges as strings."""
     parsed = json.loads(sentencepiece_tokenizer().to_str())
     parsed["normalizer"] = {
         "type": "Sequence",
@@ -196,7 +196,7 @@ def test_what_a_tokenizer_puts_before_texts_is_not_added_to_bytes(data: bytes) -
     assert llama_like().bytes_of(llama_like().encode_prompt("the fox")) == b"<bos> the fox"
 
 
-def test_a_whole_word_that_spells_a_special_token_is_still_text() -> None:
+def test_a_whole_word_that_reads_like_a_special_token_is_still_text() -> None:
     """ignore_merges (Llama 3) looks whole words up before it merges anything."""
     parsed = json.loads(byte_level_tokenizer().to_str())
     parsed["model"]["ignore_merges"] = True

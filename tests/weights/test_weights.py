@@ -105,7 +105,7 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(
 def test_what_a_killed_process_left_goes_before_it_is_fetched_again(
     preset: Preset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A volume has room for one attempt; other models' attempts may be running."""
+    """A volume has space for one attempt; other models' attempts may be running."""
     monkeypatch.setattr(weights, "_convert", fake_convert)
     for name in ("fetch-tiny-0", "convert-tiny-0", "fetch-other-0"):
         (cache / name).mkdir(parents=True)
@@ -171,7 +171,7 @@ def test_a_directory_is_itself(tmp_path: Path) -> None:
     assert weights.resolve(str(tmp_path)) == tmp_path
 
 
-def test_an_unknown_name_tells_what_would_do() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(WeightsError, match="'nonsense' is neither a preset"):
         weights.resolve("nonsense")
 

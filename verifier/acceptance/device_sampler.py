@@ -2,7 +2,7 @@
 
 Knows how sessions become the kernels' arguments, and which workspace serves which session: a session's
 numbers may not depend on who sits beside it, so those with adjusted logits, which the kernels
-search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Refuses to
+search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Does not
 know how kernels decide. Nothing waits for the device before the last copy: launches queue behind
 the pass.
 """

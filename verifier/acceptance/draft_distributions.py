@@ -1,6 +1,6 @@
 """Sparse q as it arrives: checked, and packed for acceptance.
 
-Knows what makes a distribution, and what a rule wants of a proposal. Refuses to know where a row
+Knows what makes a distribution, and what a rule wants of a proposal. Does not know where a row
 came from. A wrong row would not fail later: it would bend the output's distribution without a
 trace. Nothing can show whether q really is the distribution that was sampled; that is the sender's
 part of the promise.

@@ -1,7 +1,7 @@
 """Log-probabilities of committed tokens: of the target's own distribution, before all that a request asks.
 
 Each row is computed alone, from its logits alone, so that a token's value has the same bits at any
-k and in any batch. Refuses to know sessions and rules.
+k and in any batch. Does not know sessions and rules.
 """
 
 from __future__ import annotations

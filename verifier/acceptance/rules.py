@@ -1,7 +1,7 @@
 """Plain torch: the specification of every acceptance kernel, the CPU path, and the test oracle.
 
 Pure functions: inputs are never written, offsets are arguments, and randomness is a function of the
-seed and position that are arguments too (common/sampling/rng.py). Refuses to know sessions.
+seed and position that are arguments too (common/sampling/rng.py). Does not know sessions.
 
 All rules but greedy give p exactly, whatever was drafted: Leviathan et al., 2023, appendix A.1
 (arXiv:2211.17192) for rejection; target-only is rejection with the distribution that is one at the

@@ -3,7 +3,7 @@
 A session's history is one entry per id that a bias, a penalty or a ban concerns. It grows with what
 is committed, so no round counts a context anew, and a row's own draft tokens are counted in on top:
 penalties see every token before the row's, those accepted in this same run included. Knows counts.
-Refuses to know logits (common/sampling/distribution.py has the formula) and acceptance.
+Does not know logits (common/sampling/distribution.py has the formula) and acceptance.
 """
 
 from __future__ import annotations

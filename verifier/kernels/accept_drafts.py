@@ -1,6 +1,6 @@
 """What each row's distribution is, in three numbers, and whether its draft token is accepted.
 
-The exact threshold of a filtered row, the mass kept, and acceptance. Refuses to know how candidates
+The exact threshold of a filtered row, the mass kept, and acceptance. Does not know how candidates
 are found (verifier/kernels/select_candidates.py, flat.py) and tokens sampled (sample.py).
 """
 

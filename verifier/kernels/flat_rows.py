@@ -8,7 +8,7 @@ bits. What is left when LEVELS are through, `accept_drafts` halves (accept_draft
 under a top-k of that size, which hardly anybody asks for.
 
 An interval: rank_under < rank of the threshold <= rank_high, and the mass over rank_under, negative
-where nobody has added it. Refuses to know drafts and rules.
+where nobody has added it. Does not know drafts and rules.
 """
 
 from __future__ import annotations

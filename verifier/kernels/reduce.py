@@ -1,6 +1,6 @@
 """The last launch: per session the accepted length and the next token, in one small integer tensor.
 
-One program per session; its rows are looked at ROWS at a time. Refuses to know distributions.
+One program per session; its rows are looked at ROWS at a time. Does not know distributions.
 """
 
 from __future__ import annotations

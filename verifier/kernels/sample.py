@@ -4,7 +4,7 @@ Rows are sampled from where that can matter (verifier/kernels/sessions.py, `choo
 programs as fill a GPU, which take rows and chunks in turn. Filtered rows look at their candidates
 only, others at the vocabulary, a chunk of it per program, with four ids' noise from each Philox
 block. Where the rule's own weights are all nothing a part keeps the minimum of p's, for residuals
-that rounding leaves empty. Refuses to know filters and acceptance.
+that rounding leaves empty. Does not know filters and acceptance.
 """
 
 from __future__ import annotations

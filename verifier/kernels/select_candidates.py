@@ -1,7 +1,7 @@
 """What a scan says of each row: its top, all ids' mass, and the few candidates of its filters.
 
 One program per row, with all of the row's blocks in registers. Rows whose candidates don't fit are
-called flat, and searched by all programs together (verifier/kernels/flat_rows.py). Refuses to know
+called flat, and searched by all programs together (verifier/kernels/flat_rows.py). Does not know
 thresholds, drafts and rules.
 """
 

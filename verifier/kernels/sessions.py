@@ -1,6 +1,6 @@
 """From sessions to rows and back: who owns a row and what it asks for; where a session stops.
 
-Refuses to know logits.
+Does not know logits.
 """
 
 from __future__ import annotations

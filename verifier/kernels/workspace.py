@@ -1,6 +1,6 @@
 """All memory that acceptance on a GPU needs, made once per shape: a step allocates nothing.
 
-Every call overwrites it, so one workspace serves one stream. Knows shapes. Refuses to know what
+Every call overwrites it, so one workspace serves one stream. Knows shapes. Does not know what
 is done with them (verifier/kernels/accept.py).
 """
 

@@ -1,6 +1,6 @@
 """Model folders without weights: a config of a real shape, and a tokenizer whose tokens are bytes.
 
-Knows what services look for in a folder. Refuses to know which models those are
+Knows what services look for in a folder. Does not know which models those are
 (bench/device/parts/steps.py). As many ids exist as in the published tokenizer, since kernels read
 no further than the last one. No id ends a text, so that every stream is as long as it shall be.
 """
@@ -27,9 +27,9 @@ def make_folder(shape: ModelShape, folder: Path) -> Path:
     config.save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     # Nothing is split into the others, which are numbers in digits: there are no merges.
-    spelled = [*letters, *(str(place) for place in range(IDS, min(shape.vocab, REAL)))]
+    strings = [*letters, *(str(place) for place in range(IDS, min(shape.vocab, REAL)))]
     tokenizer = Tokenizer(
-        models.BPE(vocab={text: place for place, text in enumerate(spelled)}, merges=[])
+        models.BPE(vocab={text: place for place, text in enumerate(strings)}, merges=[])
     )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

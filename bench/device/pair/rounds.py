@@ -1,6 +1,6 @@
 """Both services over gRPC on loopback: round time by stage, and whether drafts change the output.
 
-Knows which streams run, and what a round's seconds are shared out to. Refuses to know how services
+Knows which streams run, and what a round's seconds are shared out to. Does not know how services
 start (bench/device/pair/children.py) and how acceptance is scripted (bench/device/pair/script.py).
 First all streams run at k = 0, which is the target alone; what came out is the script of the runs
 with drafts, and what their outputs are compared with.

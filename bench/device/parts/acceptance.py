@@ -1,6 +1,6 @@
 """Decision kernels on a device: checked against float64, timed, with torch and two passes beside.
 
-Knows cases, and how a batch of one is made. Refuses to know at which shapes and for how long
+Knows cases, and how a batch of one is made. Does not know at which shapes and for how long
 (bench/device/stages.py). On the CPU it runs under Triton's interpreter, where times mean nothing.
 """
 

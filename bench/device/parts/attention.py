@@ -1,6 +1,6 @@
 """The attention kernel on a device: its share of the copy bandwidth, its errors, torch beside it.
 
-Knows shapes and baselines. Refuses to know models. Contexts are random numbers in pages of random
+Knows shapes and baselines. Does not know models. Contexts are random numbers in pages of random
 order; what one launch must read is the keys and values of all sessions, once.
 """
 

@@ -1,6 +1,6 @@
 """One shape of attention and its inputs: random contexts in pages of random order.
 
-Knows shapes and how a launch is made of them. Refuses to know what is timed and compared.
+Knows shapes and how a launch is made of them. Does not know what is timed and compared.
 """
 
 from __future__ import annotations

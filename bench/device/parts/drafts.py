@@ -1,6 +1,6 @@
 """Draft steps by kernels on a device: checked against float64, and timed.
 
-Refuses to know decisions.
+Does not know decisions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FlashInfer's paged attention over the same pages, if it is installed: a yardstick.
 
 Knows its wrapper for variable-length rows of several sessions (BatchPrefillWithPagedKVCache), which
-serves a decode as a prefill of one row. Refuses to know how ours works.
+serves a decode as a prefill of one row. Does not know how ours works.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Measures what one step costs for one row and for several, for one session and for many, eager and
 replayed, against the time in which the device could read weights and keys once; and whether a row's
-bits are its own. Refuses to know which models and for how long (bench/device/stages.py).
+bits are its own. Does not know which models and for how long (bench/device/stages.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows times weights on a device: our kernel, torch's beside it, and the time of one reading.
 
-Knows matrices. Refuses to know models. Several copies of a matrix take turns, so that it comes from
+Knows matrices. Does not know models. Several copies of a matrix take turns, so that it comes from
 memory as in a step, not from the cache.
 """
 

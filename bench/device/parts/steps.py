@@ -1,6 +1,6 @@
 """A model with random weights at a real shape, and its steps over random contexts.
 
-Knows how to make one on the device, without files, and what its steps read. Refuses to know which
+Knows how to make one on the device, without files, and what its steps read. Does not know which
 steps are asked for (bench/device/parts/models.py).
 """
 

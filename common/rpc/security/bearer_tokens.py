@@ -1,6 +1,6 @@
 """Who may call, by a token in the call's metadata: `authorization: Bearer TOKEN`.
 
-Knows: the tokens' file, one a line, read again when it changes. Refuses to know what a token may
+Knows the tokens' file, one a line, read again when it changes. Does not know what a token may
 do: each may do everything. Only digests are kept, and no token, right or wrong, is sent or logged.
 """
 

@@ -1,6 +1,6 @@
 """How many calls one address may have in progress, so that no client takes all of a service.
 
-Knows: calls by the address they come from, ports left out. Refuses to know what they ask. Clients
+Knows calls by the address they come from, ports left out. Does not know what they ask. Clients
 behind one proxy are one peer.
 """
 

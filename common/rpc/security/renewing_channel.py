@@ -1,8 +1,8 @@
 """A channel whose new calls go over the newest certificates.
 
-Knows: gRPC's client can't change the certificates of a channel, so that a new one is opened when
+Knows gRPC's client can't change the certificates of a channel, so that a new one is opened when
 the files have changed; calls in progress stay on theirs, and it is closed after the last of them.
-Refuses to know: files (common/rpc/security/tls.py) and options (common/rpc/channel.py).
+Does not know files (common/rpc/security/tls.py) and options (common/rpc/channel.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Certificates and keys in PEM files, read again when they change, so that rotating them needs no
 restart.
 
-Knows: when files have changed, and whether what they hold belongs together. Refuses to know who
+Knows when files have changed, and whether what they hold belongs together. Does not know who
 connects to whom (common/rpc/server.py, common/rpc/channel.py).
 
 Whoever rotates files writes one after the other. Until what is there fits again, what was read

@@ -41,7 +41,7 @@ def test_shared_tokens_have_equal_bytes_and_specials_equal_roles(
             assert target_id in target.eos_ids | set(target.roles[Role.START_OF_TURN])
 
 
-def test_ends_are_mapped_by_role_not_by_spelling() -> None:
+def test_ends_are_mapped_by_role_not_by_text() -> None:
     bridge = Bridge(family("byte-level"), family("sentencepiece"))
     eos, end_of_turn, start = (1, 5, 4)
     assert [bridge.mapped_id(i) for i in (eos, end_of_turn, start)] == [0, 2, 1]
@@ -56,7 +56,7 @@ def test_a_target_without_end_of_turn_takes_it_as_end_of_text() -> None:
     assert bridge.mapped_id(1) is None
 
 
-def test_special_never_matches_plain_text_with_the_same_spelling() -> None:
+def test_special_never_matches_plain_text_with_the_same_text() -> None:
     plain = json.loads(byte_level_tokenizer().to_str())
     for token in plain["added_tokens"]:
         token["special"] = False  # "<|im_end|>" as ordinary text

@@ -115,7 +115,7 @@ def test_a_byte_the_draft_lacks_stops_drafting_for_good(encoding: Encoding) -> N
     assert context.ids() is None
 
 
-def test_own_prompt_stands_in_for_the_targets() -> None:
+def test_an_own_prompt_replaces_the_targets() -> None:
     target, draft = family("byte-level"), family("sentencepiece")
     context = DraftContext(
         Bridge(target, draft), target.encode_prompt("hi"), "canonical", own_prompt=[2, 4, 9]

@@ -39,7 +39,7 @@ def test_the_draft_model_goes_first_until_lookup_has_been_right_more_often() -> 
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(0, 3), max_size=5))
-def test_every_looked_up_token_stood_in_the_text_after_the_same_tokens(
+def test_every_looked_up_token_was_in_the_text_after_the_same_tokens(
     committed: list[int], proposal: list[int]
 ) -> None:
     lookup = PromptLookup(committed)

@@ -1,4 +1,4 @@
-"""Proposals spell what was drafted; the chooser keeps the better mode and loses little."""
+"""Proposals have the bytes of what was drafted; the chooser keeps the better mode and loses little."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_space_that_is_held_is_not_proposed_again() -> None:
     assert by_text(bridge, tail, [0], b" ") == []  # an end, where a space had to come
 
 
-def test_intersection_stops_before_the_first_token_without_a_twin() -> None:
+def test_intersection_stops_before_the_first_token_that_is_not_mapped() -> None:
     bridge = Bridge(family("unigram"), family("byte-level"))
     draft = family("byte-level")
     shared, lost = draft.id_of(b"a"), draft.id_of(b"\x00")

@@ -84,7 +84,7 @@ def test_all_kinds_of_sessions_in_one_step_choose_as_on_the_cpu(seed: int) -> No
     assert torch.equal(scores, before)
 
 
-def test_ids_without_a_twin_are_sampled_with_noise_of_their_own() -> None:
+def test_ids_that_are_not_mapped_are_sampled_with_noise_of_their_own() -> None:
     """Other noise than the CPU's, which nobody shares; those with a mapped_id have the target's."""
     alone = (~SHARED & SPACED).nonzero().squeeze(1)
     assert len(alone) > 4

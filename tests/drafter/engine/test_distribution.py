@@ -172,7 +172,7 @@ def test_only_allowed_ids_are_drafted() -> None:
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.5])
-def test_a_row_that_allows_nothing_or_knows_nothing_has_no_distribution(top_p: float) -> None:
+def test_a_row_that_allows_nothing_or_is_not_finite_is_invalid(top_p: float) -> None:
     logits = torch.zeros(3, 9)
     logits[1, 4] = math.nan
     allowed = torch.ones(3, 9, dtype=torch.bool)

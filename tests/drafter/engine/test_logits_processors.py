@@ -9,7 +9,7 @@ import torch
 from tests.statistics.sampled_drafts import BRIDGE, WIDTH, A, B, C, processors
 
 
-def test_draft_logits_change_as_their_twins_do() -> None:
+def test_draft_logits_change_as_their_mapped_tokens_do() -> None:
     made = processors(
         prompt=(A[0],),
         logit_bias=((B[0], 3.0),),
@@ -36,7 +36,7 @@ def test_ends_cannot_be_drafted_before_min_new_tokens() -> None:
     assert not math.isinf(made.applied(row, [B[1], B[1]])[A[1]])
 
 
-def test_tokens_that_share_a_twin_are_adjusted_together() -> None:
+def test_draft_tokens_that_share_a_mapped_token_are_processed_together() -> None:
     fallback = next(
         id_ for id_ in BRIDGE.draft.byte_fallback_ids if BRIDGE.draft.token_bytes(id_) == b"a"
     )

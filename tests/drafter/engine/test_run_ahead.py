@@ -240,8 +240,8 @@ async def drafting_side_by_side(data: st.DataObject) -> None:
                 driven.engine.step()
             driven.pool.check()
         assert drafts[0].ids == drafts[1].ids
-        stand = data.draw(st.integers(0, len(drafts[0].ids)), "accepted")
-        context += drafts[0].ids[:stand]
+        kept = data.draw(st.integers(0, len(drafts[0].ids)), "accepted")
+        context += drafts[0].ids[:kept]
         likely = written(1, context[-1])[0]
         context.append(data.draw(st.sampled_from([likely, likely, *IDS]), "next"))
     for driven, session in zip(engines, sessions, strict=True):

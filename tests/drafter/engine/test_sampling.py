@@ -1,4 +1,4 @@
-"""What draft tokens are sampled from: the request's own distribution on the masked draft, and what is told."""
+"""What draft tokens are sampled from: the request's own distribution on the masked draft, and what is sent."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_row_of_a_batch_is_sampled_as_alone() -> None:
     ]
 
 
-def test_what_is_sampled_follows_the_distribution_that_is_told() -> None:
+def test_what_is_sampled_follows_the_distribution_that_is_sent() -> None:
     """Over 20,000 drafts; ids that share a mapped_id are sampled apart, and add up."""
     row = torch.full((WIDTH,), -50.0)
     byte, letter = BRIDGE.draft.byte_fallback_ids, BRIDGE.draft.id_of(b"a")
@@ -130,7 +130,7 @@ def test_a_coupled_draft_is_the_sample_of_the_seed_at_its_place_in_the_targets_i
         assert found is not None and found.token == int(best)
 
 
-def test_ids_without_a_twin_have_noise_of_their_own() -> None:
+def test_ids_that_are_not_mapped_have_noise_of_their_own() -> None:
     alone = (~BRIDGE.shared).nonzero().squeeze(1)
     assert len(alone) and bool((BRIDGE.noise_ids[alone] == alone + NO_TARGET_ID).all())
     assert bool((BRIDGE.noise_ids[BRIDGE.shared] < BRIDGE.target.width).all())
@@ -157,7 +157,7 @@ def test_a_session_that_may_choose_nothing_drafts_nothing() -> None:
     assert found == [None, None]
 
 
-def test_without_a_distribution_to_tell_the_likeliest_is_drafted() -> None:
+def test_without_a_q_to_send_the_likeliest_is_drafted() -> None:
     """No-q accepts x with probability p(x): the likeliest is the best that can be proposed."""
     assert sampling(TARGET_ONLY).params(INTERSECTION) is None
     assert sampling(TARGET_ONLY).params(TEXT) is None

@@ -36,7 +36,7 @@ def asking_all(seed: int) -> list[Session]:
 
 
 def logits_for(sessions: list[Session], seed: int) -> torch.Tensor:
-    """Some drafts stand."""
+    """Some drafts are accepted."""
     rows = [len(session.draft) + 1 for session in sessions]
     logits = 2.0 * torch.randn(sum(rows), VOCAB, generator=torch.Generator().manual_seed(seed))
     for session, part in zip(sessions, logits.split(rows), strict=True):
@@ -49,7 +49,7 @@ def reported(outputs: Sequence[VerifyOutput | None]) -> list[VerifyOutput | None
     return [each and replace(each, logprobs=()) for each in outputs]
 
 
-def test_sessions_of_all_rules_are_decided_as_on_the_cpu() -> None:
+def test_sessions_of_all_rules_are_verified_as_on_the_cpu() -> None:
     device = made()
     for seed in (1, 2, 3):
         sessions = asking_all(seed)
@@ -76,7 +76,7 @@ def test_greedy_sessions_alone_and_ids_that_dont_exist() -> None:
     assert device.accept(batch, logits) == accept_batch(batch, logits, real)
 
 
-def test_a_session_is_decided_as_alone_whoever_sits_beside_it() -> None:
+def test_a_session_is_verified_as_alone_whoever_sits_beside_it() -> None:
     device = made()
     sessions = asking_all(4)
     logits = logits_for(sessions, 4)
@@ -95,7 +95,7 @@ def test_a_pass_without_decisions_launches_nothing() -> None:
     assert device.lag_s >= 0
 
 
-def test_more_adjusted_ids_than_there_was_room_for_get_more(
+def test_more_processed_ids_than_there_was_space_for_get_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("verifier.acceptance.device_sampler.PAIRS_PER_ROW", 0)
@@ -156,7 +156,7 @@ def test_greedy_sessions_without_numbers_end_alone() -> None:
 
 
 @pytest.mark.parametrize(("kind", "token"), [(1, 4), (5, 5), (7, 9)])
-def test_an_adjusted_id_without_a_number_ends_its_session(kind: int, token: int) -> None:
+def test_a_processed_id_that_is_not_finite_ends_its_session(kind: int, token: int) -> None:
     """Penalised, biased, and not allowed to come yet."""
     session = asking(kind, [], [4] * (kind == 1), 1)
     logits = logits_for([session], 1)

@@ -45,7 +45,7 @@ def accept(
 
 
 @given(sessions=st.lists(session, min_size=1, max_size=6), allowed=masks)
-def test_it_decides_as_the_simple_loop_does(
+def test_it_gives_what_the_simple_loop_gives(
     sessions: list[tuple[list[int], list[list[float]]]], allowed: list[bool]
 ) -> None:
     assert accept(sessions, allowed) == [simple(rows, draft, allowed) for draft, rows in sessions]
@@ -59,7 +59,7 @@ def one_hot(*best: int) -> list[list[float]]:
 
 def test_nothing_everything_and_mixed_lengths_in_one_batch() -> None:
     sessions = [
-        ([1, 2, 3], one_hot(5, 2, 3, 4)),  # nothing stands, though later tokens would
+        ([1, 2, 3], one_hot(5, 2, 3, 4)),  # nothing is accepted, though later tokens would be
         ([1, 2, 3], one_hot(1, 2, 3, 4)),  # all of it does: the next token is a bonus
         ([], one_hot(5)),
         ([1, 2], one_hot(1, 5, 4)),

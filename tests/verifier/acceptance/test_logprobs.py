@@ -71,7 +71,7 @@ async def test_they_are_before_everything_that_a_request_asks() -> None:
 
 
 @pytest.mark.parametrize("rule", [TARGET_ONLY, REJECTION])
-async def test_every_committed_token_has_its_own_where_drafts_decide_the_text(rule) -> None:
+async def test_every_committed_token_has_its_own_logprobs_where_drafts_make_the_text(rule) -> None:
     """The text is another one then, and its values are those of a session that is at its place."""
     async with serving() as verifier:
         spec = sampled(verifier, rule, seed=3, logprobs=2, top_k=4)
@@ -116,7 +116,7 @@ def test_ids_that_do_not_exist_have_no_share_and_no_place() -> None:
 
 
 @pytest.mark.parametrize("top", [0, 1, 7, 20])
-def test_a_device_tells_what_the_cpu_tells_of_equal_values_too(top: int) -> None:
+def test_a_device_reports_what_the_cpu_reports_of_equal_values_too(top: int) -> None:
     logits = torch.randint(-3, 3, (4, 30), generator=torch.Generator().manual_seed(top)).bfloat16()
     real = torch.arange(30) % 7 != 3
     for ids in (None, real):

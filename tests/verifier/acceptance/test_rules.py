@@ -18,7 +18,7 @@ from verifier.acceptance.rules import accept, accept_greedy
 from verifier.acceptance.token_counts import TokenCounts, processor_rows
 
 
-def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
+def test_a_session_in_a_mixed_batch_is_verified_as_if_alone() -> None:
     """All rules, k from 0 to 4, own filters, penalties and seeds; padded ids with huge logits."""
     generator = torch.Generator().manual_seed(3)
     rules = [list(AcceptanceRule)[i % 4] for i in range(24)]
@@ -56,7 +56,9 @@ def test_a_session_in_a_mixed_batch_is_decided_as_if_alone() -> None:
         )
         assert together.accepted_lengths[i] == alone.accepted_lengths[0]
         assert together.next_tokens[i] == alone.next_tokens[0] < VOCAB - 2
-    assert 0 < int(together.accepted_lengths.sum()) < sum(ks), "some drafts stood, some fell"
+    assert 0 < int(together.accepted_lengths.sum()) < sum(ks), (
+        "some drafts are accepted, some rejected"
+    )
 
 
 def test_greedy_sessions_never_pay_for_a_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,21 +118,21 @@ def test_a_rejected_token_is_never_sampled_again() -> None:
     assert bool(rejected.any()) and not bool(((made.next_tokens == 1) & rejected).any())
 
 
-def test_a_certain_token_always_stands() -> None:
+def test_a_certain_token_is_always_accepted() -> None:
     one_hot = SparseDistributions(torch.tensor([[1]]).int(), torch.tensor([[1.0]]))
     for rule in AcceptanceRule:
         made = one_round(rule, [0.0, 1.0, 0.0], 1, one_hot)
         assert bool((made.accepted_lengths == 1).all()) and bool((made.next_tokens == 1).all())
 
 
-def test_drafts_from_the_targets_own_distribution_always_stand() -> None:
+def test_drafts_from_the_targets_own_distribution_are_always_accepted() -> None:
     p = [0.5, 0.25, 0.25]
     q = SparseDistributions(torch.arange(3).int()[None], torch.tensor([p]).log().softmax(dim=-1))
     for token in range(3):
         assert bool((one_round(AcceptanceRule.REJECTION, p, token, q).accepted_lengths == 1).all())
 
 
-def test_a_token_that_cannot_come_never_stands() -> None:
+def test_a_token_that_cannot_come_is_never_accepted() -> None:
     q = SparseDistributions(torch.tensor([[2]]).int(), torch.tensor([[1.0]]))
     for rule in AcceptanceRule:
         made = one_round(rule, [0.6, 0.4, 0.0], 2, q)
@@ -146,7 +148,7 @@ def test_where_rounding_leaves_no_residual_the_target_itself_is_sampled() -> Non
     assert bool(rejected.any()) and set(made.next_tokens[rejected].tolist()) == {0, 1}
 
 
-def test_adjustments_with_no_entries_change_nothing() -> None:
+def test_logits_processors_with_no_entries_change_nothing() -> None:
     logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(2))
     empty = torch.zeros(0)
     none = LogitsProcessors(

@@ -65,12 +65,14 @@ kinds = st.integers(0, len(ALL) - 1)
     st.integers(0, 1000),
     st.floats(0.1, 4.0),
 )
-def test_each_session_is_decided_as_alone(asked, noise: int, expand_sessions: float) -> None:
+def test_each_session_is_verified_as_alone(asked, noise: int, expand_sessions: float) -> None:
     sessions = [asking(kind, draft, said, seed) for kind, draft, said, seed in asked]
     generator = torch.Generator().manual_seed(noise)
     rows = [len(session.draft) + 1 for session in sessions]
     logits = expand_sessions * torch.randn(sum(rows), VOCAB, generator=generator)
-    for session, part in zip(sessions, logits.split(rows), strict=True):  # so that some stand
+    for session, part in zip(
+        sessions, logits.split(rows), strict=True
+    ):  # so that some are accepted
         for row, token in zip(part, session.draft, strict=False):
             row[token] += 3.0 * expand_sessions
     together = decided(sessions, logits)
@@ -82,7 +84,7 @@ def test_each_session_is_decided_as_alone(asked, noise: int, expand_sessions: fl
 
 
 @given(st.integers(0, 3), kinds, st.sampled_from([float("nan"), float("inf")]), st.integers(0, 99))
-def test_a_row_without_a_distribution_ends_its_session_if_it_is_reached(
+def test_a_row_with_invalid_logits_ends_its_session_if_it_is_reached(
     place: int, kind: int, value: float, noise: int
 ) -> None:
     """And nobody else notices, whoever sits before and behind it."""
@@ -131,5 +133,5 @@ def test_a_whole_number_is_as_good_as_its_float() -> None:
     assert made is not None and made.accepted_length == 0
 
 
-def test_chunks_of_long_prompts_decide_nothing() -> None:
+def test_chunks_of_long_prompts_give_nothing() -> None:
     assert accept_batch(Batch([], [asking(0, [], [], 1)], []), torch.zeros(0, VOCAB), None) == []
