@@ -11,6 +11,8 @@ import dataclasses
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import grpc
@@ -21,7 +23,9 @@ from rich.status import Status
 from cli.children import Child, free_addresses
 from cli.comparison import comparison
 from cli.fetching import fetch
+from cli.screenshot import save
 from client.client import Client, Output, Request
+from client.results import TokenDelta
 from client.streaming import LEGEND, DeltaWriter, rpc_line
 from common.types import BridgeMode
 from common.weights.resolve import cache_folder
@@ -29,6 +33,7 @@ from common.weights.resolve import cache_folder
 PROMPT = "Write a small Python function that returns the n-th Fibonacci number, with a docstring."
 START_S = 300.0
 MAX_STEPS = 16
+SAME = "Both outputs are the same, token by token."
 
 
 @click.command("demo")
@@ -55,6 +60,9 @@ MAX_STEPS = 16
 @click.option(
     "--chat/--no-chat", default=True, help="PROMPT is a message, or text to continue.", is_flag=True
 )
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the answer into FILE."
+)
 def demo(
     prompt: str,
     target: str,
@@ -63,6 +71,7 @@ def demo(
     draft_steps: int,
     bridge: str,
     chat: bool,
+    svg: Path | None,
 ) -> None:
     """Answer PROMPT with two models on this machine, then with the large one alone.
 
@@ -94,19 +103,32 @@ def demo(
             stack.enter_context(Child(drafter, drafter_address, logs / "demo-drafter.log")),
         ]
         try:
-            drafted, alone = asyncio.run(_run(console, children, request))
+            answer = asyncio.run(_run(console, children, request))
         except grpc.aio.AioRpcError as error:
             for child in children:
                 child.check_alive()
             raise click.ClickException(f"{rpc_line(error)}; the logs in {logs} say more") from error
-    console.print(comparison(drafted, alone))
-    if drafted.token_ids != alone.token_ids:
+    table = comparison(answer.drafted, answer.alone)
+    console.print(table)
+    if answer.drafted.token_ids != answer.alone.token_ids:
         console.print("[bold red]The two outputs differ; they must not.[/bold red]")
         sys.exit(1)
-    console.print("Both outputs are the same, token by token.")
+    console.print(SAME)
+    if svg is not None:
+        save(svg, answer.title, answer.deltas, [table, SAME])
 
 
-async def _run(console: Console, children: list[Child], request: Request) -> tuple[Output, Output]:
+@dataclass(frozen=True)
+class Answer:
+    """The same request with drafts and without."""
+
+    title: str
+    drafted: Output
+    deltas: list[TokenDelta]  # of `drafted`
+    alone: Output
+
+
+async def _run(console: Console, children: list[Child], request: Request) -> Answer:
     for child in children:
         with console.status("") as status:
 
@@ -119,17 +141,27 @@ async def _run(console: Console, children: list[Child], request: Request) -> tup
         # The first request pays for what is made only once; neither run shall.
         await client.generate(dataclasses.replace(request, max_new_tokens=2))
         alone_request = dataclasses.replace(request, draft_steps=0)
-        title = f"{pair.draft_model} → {pair.target_model}, bridge {pair.bridge}: "
+        title = (
+            f"{pair.draft_model} → {pair.target_model}, bridge {pair.bridge}: "
+            f"{request.draft_steps} draft steps per round"
+        )
         console.print(Rule(LEGEND.copy()))
-        console.print(f"[dim]{title}{request.draft_steps} draft steps per round[/dim]\n")
-        drafted = await _stream(client, request)
+        console.print(f"[dim]{title}[/dim]\n")
+        drafted, deltas = await _stream(client, request)
         console.print(Rule("the same, target alone"))
-        return drafted, await _stream(client, alone_request)
+        alone, _ = await _stream(client, alone_request)
+        return Answer(title, drafted, deltas, alone)
 
 
-async def _stream(client: Client, request: Request) -> Output:
+async def _stream(client: Client, request: Request) -> tuple[Output, list[TokenDelta]]:
     writer = DeltaWriter()
+    deltas: list[TokenDelta] = []
+
+    def receive(delta: TokenDelta) -> None:
+        deltas.append(delta)
+        writer(delta)
+
     try:
-        return await client.generate(request, writer)
+        return await client.generate(request, receive), deltas
     finally:
         writer.end()

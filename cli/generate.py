@@ -51,7 +51,7 @@ from common.types import BridgeMode
 @click.option(
     "--rule",
     type=click.Choice([rule.label for rule in AcceptanceRule]),
-    help="How drafts are accepted; the text follows the same distribution with each. Left out: what suits "
+    help="How drafts are accepted; every rule is lossless. Left out: what suits "
     "the flags and the pair.",
 )
 @click.option(

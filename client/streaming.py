@@ -25,8 +25,13 @@ _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
+def shown(delta: TokenDelta) -> Text:
+    """The delta's text in the style of its origin, control characters as pictures."""
+    return Text(delta.text.translate(_CONTROLS), style=STYLES.get(delta.origin, ""))
+
+
 class DeltaWriter:
-    """Writes pieces to stdout as they come."""
+    """Writes deltas to stdout as they come."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -40,8 +45,7 @@ class DeltaWriter:
             sys.stdout.write(delta.text)
             sys.stdout.flush()
             return
-        text = delta.text.translate(_CONTROLS)
-        self._console.print(Text(text, style=STYLES.get(delta.origin, "")), end="", soft_wrap=True)
+        self._console.print(shown(delta), end="", soft_wrap=True)
 
     def end(self) -> None:
         """Leave the cursor at the start of a line."""

@@ -1,7 +1,8 @@
 """Every error a caller can cause: one class per cause, each with its gRPC status.
 
 Knows which cause has which status, and that a message names field, value and limit. Does not know
-how an error travels (common/rpc/error_details.py). Our own mistakes are asserts, never one of these.
+how an error travels (common/rpc/error_details.py). Our own mistakes are asserts, never one of
+these.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class VerifierRefused(CrossdraftError):
         metadata: Mapping[str, str] | None = None,
         verifier: str = "",
     ) -> None:
-        """reason: "" where the verifier gave none. verifier: the id of the one that refused, if known."""
+        """reason: "" where the verifier gave none. verifier: the id of the verifier, if known."""
         super().__init__(message, field=field, retry_ms=retry_ms)
         self.metadata = dict(metadata or {})
         self.status = status

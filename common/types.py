@@ -78,7 +78,7 @@ class OpenSession:
 
 @dataclass(frozen=True)
 class SparseDistribution:
-    """The distribution q that one draft token was sampled from, over the ids that it gave any probability.
+    """q: the distribution that one draft token was sampled from, over the ids with any probability.
 
     A token that came from no distribution has one entry: itself, with probability 1.
     """

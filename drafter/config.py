@@ -35,7 +35,8 @@ class DrafterConfig(ServiceConfig):
     )
     run_ahead: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Whether a session goes on drafting while its proposal is checked, as if it were accepted; auto: on a GPU. On a CPU it takes time from whatever else runs there.",
+        "Whether a session goes on drafting while its proposal is checked, as if it were accepted; "
+        "auto: on a GPU. On a CPU it takes time from whatever else runs there.",
     )
     context: Literal["auto", "canonical", "token"] = setting(
         "auto",

@@ -168,7 +168,7 @@ class Drafting:
         if ids is None:
             return NOTHING
         sampling = self._sampling.params(BridgeMode.INTERSECTION)
-        # A distribution may hold no id without a mapped_id, not even one that the target's tokenizer pads.
+        # A distribution has only ids that are mapped, and none that the target's tokenizer pads.
         allowed = None if bridge.identity and sampling is None else bridge.shared
         draft = await self._ask(ids, DraftRequest(steps, allowed, sampling=sampling))
         if draft is None:

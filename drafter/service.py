@@ -1,8 +1,8 @@
 """DrafterService: a prompt or a conversation in, text out.
 
-Knows the order of a Generate call and when the service is full. Does not know what a request may say
-(drafter/generate/request.py), what is sent back (drafter/generate/reply.py), and how drafts are made
-and verified (drafter/speculation.py).
+Knows the order of a Generate call and when the service is full. Does not know what a request may
+say (drafter/generate/request.py), what is sent back (drafter/generate/reply.py), and how drafts are
+made and verified (drafter/speculation.py).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class SpeculativeSession:
 
     async def propose(self) -> Proposal:
         """Draft tokens in target ids; none if there is nothing to say."""
-        # The verifier adds one token itself, so that a longer proposal could never be accepted whole.
+        # The verifier adds one token itself, so a longer proposal is never accepted whole.
         free = min(
             self._spec.max_new_tokens - self.output_length - 1,
             self._info.max_context_length - self._committed_length - 1,

@@ -30,8 +30,8 @@ def request_of(flags: argparse.Namespace) -> drafter_pb2.GenerateRequest:
 def stream(
     address: str, request: drafter_pb2.GenerateRequest, timeout_s: float
 ) -> Iterator[str | drafter_pb2.Summary]:
-    """Text as it comes, then the summary. When a drafter is lost, the request goes to it again, or to
-    its successor: with the ids of the tokens that have come, it continues after them."""
+    """Text as it comes, then the summary. When a drafter is lost, the request goes to it or its
+    successor again: with the ids of the tokens that have come, it continues after them."""
     lost_at, complete = None, False
     with grpc.insecure_channel(address) as channel:
         while True:

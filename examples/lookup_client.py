@@ -19,7 +19,7 @@ from common.pb.verifier_pb2_grpc import VerifierServiceStub
 
 
 def lookup(tokens: list[int], k: int, longest: int = 3) -> list[int]:
-    """Up to k tokens that followed where the last few occurred before, the latest occurrence first."""
+    """Up to k tokens that followed the latest earlier occurrence of the last few."""
     for n in range(longest, 0, -1):
         for start in range(len(tokens) - n - 1, -1, -1):
             if tokens[start : start + n] == tokens[-n:]:

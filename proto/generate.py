@@ -1,7 +1,8 @@
 """Generates common/pb from the protos: `python proto/generate.py [FOLDER]`, or `make protos`.
 
-protoc's Python imports follow the protos' own paths (`crossdraft.v1`); here they become `common.pb`.
-The names that messages and files have on the wire and in reflection stay the protos' own.
+protoc's Python imports follow the protos' own paths (`crossdraft.v1`); here they become
+`common.pb`. The names that messages and files have on the wire and in reflection stay the protos'
+own.
 """
 
 from __future__ import annotations

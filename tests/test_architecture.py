@@ -44,6 +44,7 @@ INSIDE_COMMON = {
 # `python -m verifier` is the command's own subcommand.
 ENTRIES = {"verifier/__main__.py", "drafter/__main__.py"}
 PB_IMPORTERS = {
+    "common/wire/enums.py",
     "common/wire/generate.py",
     "common/wire/sampling.py",
     "common/wire/verify.py",

@@ -2,8 +2,8 @@
 
     step = pack, forward, accept, commit
 
-Knows the model, the batcher and the acceptance sampler. Does not know the network: results leave through
-each session's mailbox.
+Knows the model, the batcher and the acceptance sampler. Does not know the network: results leave
+through each session's mailbox.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class VerifierEngine:
         return session
 
     def propose(self, session: Session, proposal: Proposal) -> None:
-        """Have a proposal checked. Raises WrongRound, OutOfOrder, InvalidDistribution or InvalidField."""
+        """Check a proposal. Raises WrongRound, OutOfOrder, InvalidDistribution or InvalidField."""
         session.expect(proposal)
         draft, q = proposal.token_ids, proposal.q
         self._check_draft(session.spec, draft, q, "proposal.token_ids", "proposal.q")

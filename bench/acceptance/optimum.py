@@ -189,7 +189,7 @@ def main(target: str, draft: str, out: Path | None, **options: Any) -> None:
             found,
             f"{draft} → {target}, {distribution}, {options['draft_steps']} draft steps",
             f"{hardware.caption(machine)}. accepted: share of {options['trials']} drafts a row. "
-            "theory: rejection Σ min(p, q), coupled Σ 1 / Σ max, target-only p of the draft. off: to be "
+            "theory: rejection Σ min(p, q), coupled Σ 1 / Σ max, target-only p(draft). off: to be "
             "within 1%. live: the recorded rounds' own share.",
         )
     )

@@ -187,7 +187,7 @@ class Rounds:
             distribution(COUPLED_SLOTS),
             distribution(logits.shape[-1]),
         )
-        # Of draft ids that share a mapped token the likeliest counts where they share its number, too.
+        # Of draft ids that share a mapped token the likeliest counts where they share its noise.
         first = SparseDistributions(sent.ids[:, :1], torch.ones(1, 1))
         q = torch.zeros_like(p).index_add_(0, self.bridge.to_target[whole.ids[0]], whole.probs[0])
         return Row(

@@ -1,4 +1,4 @@
-"""Sampled text under the target's own distribution: is it as surprising as the distribution says it must be?
+"""Sampled text under the target distribution: is its surprise what the distribution implies?
 
 For tokens x_t sampled from p_t, the sum of (-log p_t(x_t) - H(p_t)) has mean 0 and variance
 sum of Var(-log p_t), whatever the prompts (each term has mean 0 given what came before), so that

@@ -1,7 +1,7 @@
 """The ablation: tokens matched as public servers match them, by their vocabulary strings.
 
-A leading space mark ("Ġ" or "▁") counts as a space; everything else must be the same string, so that
-"Ċ" isn't "\\n", and markup is text like any other (the intersection of Timor et al., 2025,
+A leading space mark ("Ġ" or "▁") counts as a space; everything else must be the same string, so
+that "Ċ" isn't "\\n", and markup is text like any other (the intersection of Timor et al., 2025,
 arXiv:2502.05202, as vLLM 0.32 builds it). Takes the place of drafter/bridge/bridge.py's Bridge;
 intersection only, with bench/acceptance/unk_context.py.
 """

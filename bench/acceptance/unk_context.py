@@ -1,6 +1,7 @@
 """The ablation: a draft context as public systems make it, with UNK where a token isn't mapped.
 
-Knows which id that is. Takes the place of drafter/bridge/context.py's DraftContext; intersection only.
+Knows which id that is. Takes the place of drafter/bridge/context.py's DraftContext; intersection
+only.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@
     tune, profile                             only with --only
 
 Each has a share of the time and says what it left out. Results go to device.json in --out, $OUT or
-bench/out, after every stage; a stage that fails is reported and the others run. Without CUDA, or with
---small, it runs in a tiny form under Triton's interpreter, where times mean nothing.
+bench/out, after every stage; a stage that fails is reported and the others run. Without CUDA, or
+with --small, it runs in a tiny form under Triton's interpreter, where times mean nothing.
 
 No network is needed. Beside torch and transformers the services import accelerate, safetensors,
 tokenizers, numpy, psutil, jinja2, click, grpc with its health service and protobuf, opentelemetry's
 API and prometheus_client. A machine without the last five gets them as small wheels:
-bench/device_wheels.txt lists them and says how. Of all packages that the services may import only
+bench/device/wheels.txt lists them and says how. Of all packages that the services may import only
 reflection can be missing: it is off here, and a service that is asked to serve it without having it
 says so in its log. grpcio-tools, rich and gguf aren't needed, nor is the Hub.
 """

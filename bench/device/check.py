@@ -211,7 +211,7 @@ async def _output(engine: VerifierEngine, truth: Sequence[int], k: int, length: 
 
 
 def run(small: bool, say: Callable[[dict[str, Any]], None] = print_row) -> list[dict[str, Any]]:
-    """All checks, in order; JSON-able. One that raises is reported as wrong, and the others go on."""
+    """All checks, in order; JSON-able. One that raises counts as wrong, and the others go on."""
     shape = (SMALL if small else SHAPES)[0]
     steps = Steps(shape, 2 if small else 8, 20 if small else 700, packing="exact")
     model = steps.model

@@ -37,7 +37,8 @@ STEP_COLUMNS = (
     "times_floor",
 )
 PAIR_COLUMNS = (
-    "streams", "k", "scripted", "mean_acceptance_length", "round_ms", "draft_model_ms", "draft_queue_ms",
+    "streams", "k", "scripted", "mean_acceptance_length", "round_ms", "draft_model_ms",
+    "draft_queue_ms",
     "verifier_queue_ms", "verifier_forward_ms", "verifier_decide_ms", "network_ms", "bridge_ms",
     "detokenize_ms", "rest_ms", "outside_share", "tokens_per_s",
 )  # fmt: skip

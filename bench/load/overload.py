@@ -3,7 +3,8 @@ of tiny random models that are made and served on the spot.
 
 First as many clients as places, then four times as many, which come again when they were asked to:
 whether those that are let in keep their pace, and how the others are turned away. The exit status
-is 1 if a promise was broken (bench/load/overload_report.py); pace and memory are reported, not judged.
+is 1 if a promise was broken (bench/load/overload_report.py); pace and memory are reported, not
+judged.
 """
 
 from __future__ import annotations

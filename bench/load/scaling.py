@@ -45,8 +45,9 @@ class Costs:
     def speedup(self) -> float:
         """Tokens/s of one stream over those of the target alone.
 
-        With round_trip_ms 0 it is L / (c k + v), L the mean acceptance length, the walltime improvement of Leviathan et al.
-        (2023), theorem 3.8, with c = draft_step_ms / alone_ms and v = verify_ms / alone_ms.
+        With round_trip_ms 0 it is L / (c k + v), L the mean acceptance length, the walltime
+        improvement of Leviathan et al. (2023), theorem 3.8, with c = draft_step_ms / alone_ms and v
+        = verify_ms / alone_ms.
         """
         return self.mean_acceptance_length * self.alone_ms / self.round_ms
 
@@ -92,7 +93,8 @@ ROWS = (
 def shown(costs: Costs) -> Table:
     given = (
         f"draft step {costs.draft_step_ms:g} ms, checking {costs.verify_ms:g} ms, alone "
-        f"{costs.alone_ms:g} ms, k = {costs.draft_steps}, mean acceptance length {costs.mean_acceptance_length:g}, "
+        f"{costs.alone_ms:g} ms, k = {costs.draft_steps}, "
+        f"mean acceptance length {costs.mean_acceptance_length:g}, "
         f"round trip {costs.round_trip_ms:g} ms, overhead {costs.overhead_ms:g} ms"
     )
     made = tables.table("what it comes to", ["", "value"], given)

@@ -171,7 +171,7 @@ def main(
     threads: int,
     out: Path | None,
 ) -> None:
-    """Mixed requests and cancels, and whether mean acceptance length, memory, descriptors and pages stay flat."""
+    """Mixed requests and cancels: whether acceptance, memory, descriptors and pages stay flat."""
     if 60 * minutes < THIRDS * every:
         raise click.UsageError(f"--minutes has time for {THIRDS} intervals of --every seconds")
     if address is None and (watch or metrics):

@@ -1,7 +1,7 @@
 """`python -m bench.speed.rows`: what checking more rows costs one forward pass of the target.
 
-Knows the model package alone: no service, no draft. Row counts take turns, and medians are compared,
-so that a noisy machine hits all alike. One packing's weights are in memory at a time.
+Knows the model package alone: no service, no draft. Row counts take turns, and medians are
+compared, so that a noisy machine hits all alike. One packing's weights are in memory at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`python -m bench.speed.run_ahead`: what drafting ahead of the verdict brings.
 
 Two drafters at one verifier take turns at the same streams: one drafts ahead, one waits. Models
-have random weights, and drafts are accepted at a scripted rate (bench/device/pair/script.py); passes,
-messages and their times are real. On one machine the two services must not share a core: what a
-drafter does while it would have waited is then taken from the verifier, and the answer is another.
+have random weights, and drafts are accepted at a scripted rate (bench/device/pair/script.py);
+passes, messages and their times are real. On one machine the two services must not share a core:
+what a drafter does while it would have waited is then taken from the verifier, and the answer is
+another.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 One pass over four rows of each session, and decisions on the logits that it gave, by every rule at
 temperature 1 without filters: the dearest distribution, as every id of the vocabulary takes part.
-All drafts are accepted under `coupled` and `rejection`, so that every row counts. Knows the model package
-and the decision. Does not know services.
+All drafts are accepted under `coupled` and `rejection`, so that every row counts. Knows the model
+package and the decision. Does not know services.
 """
 
 from __future__ import annotations

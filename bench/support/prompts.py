@@ -1,7 +1,7 @@
 """The prompts that every benchmark uses: twelve of code, twelve of English.
 
-Each is here twice: as a user's message, for targets that are instruction-tuned, and as the beginning
-of a text, for base models. Knows text only.
+Each is here twice: as a user's message, for targets that are instruction-tuned, and as the
+beginning of a text, for base models. Knows text only.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Staging:
 
 
 class HostBuffer:
-    """A buffer on the host for what comes back: one copy, and then one wait, whose end is `landed`."""
+    """A buffer on the host for what comes back: one copy, then one wait, whose end is `landed`."""
 
     def __init__(self, size: int, dtype: torch.dtype, runtime: Runtime) -> None:
         self._host = torch.empty(size, dtype=dtype, pin_memory=runtime.pinned)

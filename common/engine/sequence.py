@@ -1,4 +1,4 @@
-"""Sequences of tokens over KV pages, and how their pending tokens are packed into one variable-length batch.
+"""Sequences of tokens over KV pages, and how pending tokens are packed into one batch.
 
 Both engines schedule through here: the verifier checks proposals with it, the drafter takes draft
 steps with it. Knows pages, budgets and who gives way under pressure. Does not know why a sequence

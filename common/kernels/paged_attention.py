@@ -39,7 +39,7 @@ def attend_splits_kernel(
     keys_ptr,  # [pages, PAGE_SIZE, KV_HEADS, HEAD]
     values_ptr,
     pages_ptr,  # int32, the sessions' pages one after another
-    work_tiles_ptr,  # int32 [work tiles, 5]: first page, first row, rows, first row's position, split
+    work_tiles_ptr,  # int32 [work tiles, TILE_FIELDS], see common/kernels/tiles.py
     counts_ptr,  # int32 [2]: rows, work tiles that are real
     first_tile,  # of this launch; partial results are numbered from it
     scale,
@@ -168,8 +168,9 @@ def paged_attention(
 ) -> Tensor:
     """-> [rows, heads, head_size] in the query's dtype; rows from counts[0] on are zero.
 
-    `groups`: (first work tile, work tiles, first row, rows) of each launch; None for one launch of all. The
-    keys and values of the rows themselves must have been written (common/kernels/kv_write.py).
+    `groups`: (first work tile, work tiles, first row, rows) of each launch; None for one launch of
+    all. The keys and values of the rows themselves must have been written
+    (common/kernels/kv_write.py).
     """
     rows, heads, size = query.shape
     page_size, kv_heads = keys.shape[1], keys.shape[2]

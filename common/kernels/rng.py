@@ -74,7 +74,7 @@ def uniform(seed: tl.tensor, position: tl.tensor, purpose: tl.tensor) -> tl.tens
 def exponential(
     seed: tl.tensor, position: tl.tensor, token_id: tl.tensor, purpose: tl.tensor
 ) -> tl.tensor:
-    """float32 ~ Exp(1), one per (seed, position, token id). The id of the minimum of e / p follows p."""
+    """float32 ~ Exp(1), one per (seed, position, token id). The id of min(e / p) follows p."""
     return _exponential_of(id_words(seed, position, token_id, purpose))
 
 

@@ -1,4 +1,4 @@
-"""What a scan's parts say of a whole row: its maximum, whose that is, and whether it has a distribution.
+"""What a scan's parts say of a whole row: its maximum, whose that is, and whether it is valid.
 
 A row whose maximum isn't finite has none: a NaN or +inf is among its logits, or no id may come. Its
 token is NO_TOKEN, which kernels hand on instead of an id, and who fetches their results turns into
@@ -18,7 +18,7 @@ _NO_TOKEN = tl.constexpr(NO_TOKEN)
 
 @triton.jit
 def is_finite(top):
-    """Whether a row with that maximum has a distribution: no NaN, no +inf, and an id that may come."""
+    """Whether a row with that maximum has valid logits: no NaN, no +inf, an id that may come."""
     return (top > float("-inf")) & (top < float("inf"))
 
 

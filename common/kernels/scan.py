@@ -26,7 +26,7 @@ CHUNK = 8192  # ids per program: four 16-byte loads in flight per thread of 8 wa
 BLOCK = 64  # ids per block: 1/32 of a bf16 row is written back, for filtered rows only
 WARPS = 8
 
-# What a row asks for (int32 in `kinds`). INVALID_LOGITS: what SAMPLED or FILTERED rows turn out to be.
+# What a row needs (int32 in `kinds`). SAMPLED and FILTERED rows may become INVALID_LOGITS.
 UNUSED, ARGMAX, SAMPLED, FILTERED, INVALID_LOGITS = 0, 1, 2, 3, 4
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 

@@ -1,7 +1,7 @@
 """How attention is cut up: tile and split sizes, by head size and dtype, never by batch.
 
-Knows sizes. Does not know kernels and tensors. Whatever is selected here determines a row's bits, so
-nothing of it may depend on how many rows or sessions run together.
+Knows sizes. Does not know kernels and tensors. Whatever is selected here determines a row's bits,
+so nothing of it may depend on how many rows or sessions run together.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """One batch. A tile holds consecutive rows of one chunk; a work tile is one split of one tile."""
+    """One batch. A tile has consecutive rows of one chunk; a work tile is one split of it."""
 
     ids: Ints  # [rows]
     positions: Ints  # [rows]

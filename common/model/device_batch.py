@@ -59,7 +59,7 @@ class PagedLayers:
 
 @dataclass(frozen=True)
 class PagedBatch:
-    """A variable-length batch on the device. Its tensors may be longer than what `counts` calls real."""
+    """A variable-length batch on the device. Its tensors may be longer than `counts` says."""
 
     store: KVStore
     layers: PagedLayers

@@ -86,7 +86,8 @@ def discover_layers(
 def restore_buffers(model: PreTrainedModel) -> None:
     """In float32 again what model code computed at construction, as Gemma's embedding scale.
 
-    It was rounded to the dtype of the weights; it is taken from a copy of the model without weights.
+    It was rounded to the dtype of the weights; it is taken from a copy of the model without
+    weights.
     """
     with init_empty_weights(include_buffers=False):
         copy = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
@@ -99,8 +100,8 @@ def restore_buffers(model: PreTrainedModel) -> None:
 def move(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     """Weights to `device` and `dtype`, one by one; buffers, as rotary frequencies, keep theirs.
 
-    Of a model spread over ranks some are DTensors, which get replacements: set their `data`, and the
-    wrapper has the new dtype while the part that it wraps keeps the old one.
+    Of a model spread over ranks some are DTensors, which get replacements: set their `data`, and
+    the wrapper has the new dtype while the part that it wraps keeps the old one.
     """
     replacements: dict[Tensor, torch.nn.Parameter] = {}
     for module in model.modules():

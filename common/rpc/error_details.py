@@ -47,7 +47,7 @@ class ErrorDetails:
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text`, or as much of its beginning as fits `limit` bytes of UTF-8 together with an ellipsis."""
+    """`text`, or as much of its beginning as fits `limit` bytes of UTF-8 with an ellipsis."""
     data = text.encode(errors="replace")  # lone surrogates can't travel
     if len(data) <= limit:
         return data.decode()

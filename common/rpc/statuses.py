@@ -1,7 +1,7 @@
 """How an exception in a handler becomes a gRPC status, on all four kinds of method.
 
-Knows that a CrossdraftError carries its own status and details; anything else is our mistake, sent as
-INTERNAL without its text and logged with its traceback. Does not know services.
+Knows that a CrossdraftError carries its own status and details; anything else is our mistake, sent
+as INTERNAL without its text and logged with its traceback. Does not know services.
 
 Streaming handlers are written as async generators and run here as coroutines that write, because
 gRPC cancels a coroutine where it waits: the generator is closed, and its `finally` blocks run,

@@ -1,4 +1,4 @@
-"""From logits to the distribution p, as transformers' processors and warpers do it, and a sample from a distribution.
+"""From logits to the distribution p, as transformers' processors and warpers do it, and samples.
 
     bias, repetition, presence and frequency, banned ids | temperature, top-k, top-p, min-p, softmax
 

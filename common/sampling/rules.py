@@ -13,23 +13,20 @@ from common.sampling.parameters import SamplingParams
 
 
 class AcceptanceRule(IntEnum):
-    """How draft tokens are accepted; every rule is lossless. The numbers are those in tensors.
+    """How draft tokens are accepted; every rule is lossless.
 
-    Flags, messages and metrics use the label, which `AcceptanceRule("coupled")` reads.
+    The numbers are those of tensors and of sampling.proto. Flags, messages and metrics use the
+    label.
     """
 
-    GREEDY = 0  # accept while the draft token is p's argmax
-    TARGET_ONLY = 1  # accept x with probability p(x)
-    REJECTION = 2  # accept x with probability min(1, p(x) / q(x))
-    COUPLED = 3  # accept while the draft token is the one that the seed samples from p
+    GREEDY = 1  # accept while the draft token is p's argmax
+    TARGET_ONLY = 2  # accept x with probability p(x)
+    REJECTION = 3  # accept x with probability min(1, p(x) / q(x))
+    COUPLED = 4  # accept while the draft token is the one that the seed samples from p
 
     @property
     def label(self) -> str:
         return self.name.lower()
-
-    @classmethod
-    def _missing_(cls, value: object) -> AcceptanceRule | None:
-        return next((rule for rule in cls if rule.label == value), None)
 
 
 def default_rule(sampling: SamplingParams) -> AcceptanceRule:

@@ -5,7 +5,8 @@ who listens. docs/observability.md has the same table, and a test compares the t
 
 Labels are bounded: each lists its values here, and whatever else comes counts as "other". No label
 is called service, pod, job, instance or namespace, which Prometheus adds itself. Two services in
-Prometheus are distinguished by those, or by the engine: "target" at a verifier, "draft" at a drafter.
+Prometheus are distinguished by those, or by the engine: "target" at a verifier, "draft" at a
+drafter.
 """
 
 from __future__ import annotations

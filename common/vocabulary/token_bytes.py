@@ -97,7 +97,7 @@ def _decoder(decoder: dict[str, Any] | None) -> tuple[Callable[[str], bytes], bo
     if not replacements:
         kinds = " + ".join(part["type"] for part in parts)
         raise UnsupportedTokenizer(
-            f"tokenizers with the decoder {kinds} alone aren't supported: spaces have no vocabulary string",
+            f"tokenizers with the decoder {kinds} alone aren't supported: spaces have no string",
             decoder=kinds,
         )
 

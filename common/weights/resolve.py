@@ -163,7 +163,7 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
         tokenizer = AutoTokenizer.from_pretrained(**source)
         tokenizer.save_pretrained(scratch)
         progress(stage, 1, 4)
-        # Dequantized in float32 and rounded once: loading GGUF straight to float16 samples a warning.
+        # Dequantized in float32 and rounded once: loading GGUF straight to float16 warns.
         loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         progress(stage, 2, 4)
         if hasattr(loaded.config, "quantization_config"):

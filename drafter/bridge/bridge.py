@@ -24,7 +24,7 @@ _PARTNERS: dict[Role, tuple[Role, ...]] = {
 
 
 class Bridge:
-    """Both directions of one pair's map. Not every id is mapped: see `shared`; to_draft is then None.
+    """Both directions of one pair's map. Ids that aren't mapped: not `shared`; to_draft is None.
 
     identity: the tokenizers are the same; nothing needs masking but padded ids.
     """
@@ -45,7 +45,7 @@ class Bridge:
         self._to_target = to_target
         self._mapped_in_order = self.to_target[self.shared].sort()
         self._shared_ids = self.shared.nonzero().squeeze(1)
-        # Which noise a coupled draft token is sampled with: that of the target token it would be. Ids
+        # The noise that a coupled draft token is sampled with: that of its mapped token. Ids
         # without a mapped_id have noise that no target id has.
         self.draft_ids = torch.arange(draft.width)  # int64 [draft.width]: each id its own
         alone = self.draft_ids + NO_TARGET_ID
@@ -117,7 +117,8 @@ class Bridge:
     def draft_ids_of(self, target_ids: torch.Tensor) -> torch.Tensor:
         """int64: every draft id whose mapped_id is among target_ids (int64 [n]), one by one.
 
-        Vocabulary strings may differ where bytes don't (byte fallback), so that one id can have several.
+        Vocabulary strings may differ where bytes don't (byte fallback), so that one id can have
+        several.
         """
         order, indices = self._mapped_in_order
         first = torch.searchsorted(order, target_ids)

@@ -78,13 +78,13 @@ class DraftContext:
         return self._frozen + self._live_ids
 
     def healed(self) -> tuple[list[int], bytes] | None:
-        """(ids, healing_prefix): the text without its last space, and that space, still to be drafted.
+        """(ids, healing prefix): the text without its last space, and that space, to be drafted.
 
         A draft tokenizer writes a space at the head of the word that follows. Where a target token
         ends in a space (an indentation, for most), reading it as the end of the text is what the
         draft model has never seen; it then drafts another line. So the space is kept back, and the
-        first draft token must begin with it ("token healing"). bytes(ids) + healing_prefix is the committed
-        text. The prefix is empty where there is nothing to heal.
+        first draft token must begin with it ("token healing"). bytes(ids) + healing_prefix is the
+        committed text. The prefix is empty where there is nothing to heal.
         """
         ids = self.ids()
         if ids is None:

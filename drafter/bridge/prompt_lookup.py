@@ -1,4 +1,4 @@
-"""Proposals out of the committed text itself: what followed the previous occurrence of the last tokens.
+"""Proposals out of the committed text itself: what followed the last tokens before.
 
 Prompt lookup decoding (Saxena, 2023), in target ids: it needs no model and no bridge. It lengthens
 what the draft model proposes, and replaces it where the target repeats itself. Knows one session's

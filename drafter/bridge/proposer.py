@@ -33,8 +33,9 @@ def by_text(
 ) -> list[int]:
     """The drafted text as the target would split it after `tail`, the last committed target ids.
 
-    `healing_prefix`: what the drafted text begins with that is committed already (DraftContext.healed). A
-    special token ends the text; its mapped_id by role, if any, is proposed after it.
+    `healing_prefix`: what the drafted text begins with that is committed already
+    (DraftContext.healed). A special token ends the text; its mapped_id by role, if any, is proposed
+    after it.
     """
     if bridge.identity:
         return by_intersection(bridge, draft_ids)
@@ -62,7 +63,7 @@ def _text_before(target: Vocabulary, tail: Sequence[int]) -> bytes:
 
 def _split(target: Vocabulary, before: bytes, data: bytes) -> list[int]:
     """The ids of `data` in the split of `before + data`; of `data` alone if that split has no
-    boundary between them (the committed ids are what they are); none if no tokens have these bytes."""
+    boundary between them (the committed ids are what they are); none without such tokens."""
     if not data:
         return []
     at = 0
@@ -144,7 +145,7 @@ class AutoChooser:
 
     @cached_property
     def sampled(self) -> AutoChooser:
-        """The chooser of sessions at a temperature: fewer drafts are accepted there, in either mode."""
+        """The chooser of sessions at a temperature, where either mode has fewer accepted drafts."""
         return AutoChooser(self._step_cost, self._row_cost)
 
     def choose(self, session: SessionStats) -> BridgeMode:

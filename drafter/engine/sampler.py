@@ -33,7 +33,7 @@ class SamplerInput:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """The token, or None where nothing may come; `healed`: it replaces the last one (token healing)."""
+    """The token, or None where nothing may come; healed: it replaces the context's last one."""
 
     token: int | None
     distribution: SparseDistribution | None = (

@@ -33,7 +33,7 @@ class DraftSampling:
     def __init__(
         self, bridge: Bridge, spec: OpenSession, eos_ids: frozenset[int], q_entries: int
     ) -> None:
-        """eos_ids: the target's. q_entries: at most so many ids in a distribution that goes along."""
+        """eos_ids: the target's. q_entries: the most ids in a distribution that is sent."""
         self._bridge = bridge
         self._params = spec.sampling
         self._rule = spec.rule
@@ -68,7 +68,7 @@ class DraftSampling:
             self.processors.commit(target_ids)
 
     def params(self, mode: BridgeMode, after_space: bool = False) -> DraftSamplingParams | None:
-        """Of the next draft; None: the likeliest tokens. after_space: its healing prefix is a space.
+        """Of the next draft; None: the likeliest tokens. after_space: with a healing prefix.
 
         Numbers that nobody shares are fresh for every draft: what became of the last one, lengths
         and modes included, then reveals nothing about them, and q is exactly what was sampled from.
@@ -81,7 +81,7 @@ class DraftSampling:
         elif self.with_q and mode is BridgeMode.INTERSECTION:
             self._drafts += 1
             seed = (self._seed + self._drafts * SEED_STEP) & MAX_SEED
-            # Draft ids, since those that share a mapped_id are sampled apart and add up in its distribution.
+            # Draft ids, since those that share a mapped token are sampled apart and add up there.
             noise = first = bridge.draft_ids
             slots, purpose = self._q_entries, Purpose.PROPOSE
         else:
@@ -94,7 +94,7 @@ class DraftSampling:
 
 
 def in_target_ids(bridge: Bridge, distribution: SparseDistribution) -> SparseDistribution:
-    """The distribution of the mapped_id of what is sampled from `distribution`: draft ids that share a mapped_id add up."""
+    """`distribution` in target ids: draft ids that share a mapped token add up."""
     added: dict[int, float] = {}
     for draft_id, probability in zip(distribution.ids, distribution.probabilities, strict=True):
         mapped_id = bridge.mapped_id(draft_id)

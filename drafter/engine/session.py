@@ -184,7 +184,7 @@ class DraftSession:
     def _confirmed(
         self, context: Seq[int], request: DraftRequest
     ) -> tuple[list[int], list[SparseDistribution]] | None:
-        """What was drafted ahead and follows `context`, perhaps nothing yet, with its distributions.
+        """What was drafted ahead and follows `context`, with its distributions; may be empty.
 
         None if something else was committed, or the request differs.
         """

@@ -136,7 +136,7 @@ def propose(
             tl.store(q_probs + row * N + slot, share / total, mask=kept)
             tl.store(q_ids + row * N + slots, slots * 0, mask=slots >= number)
             tl.store(q_probs + row * N + slots, slots * 0.0, mask=slots >= number)
-            # What the verifier sampling with is keyed by target ids. Numbers of its own are keyed by
+            # The verifier's noise is keyed by target ids. Numbers of the drafter's own are keyed by
             # draft ids, as those that share a target id add up in q and so race apart.
             shares_noise = tl.load(coupled + row) != 0
             purpose = tl.where(shares_noise, COUPLED, PROPOSE)

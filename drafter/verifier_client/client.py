@@ -190,7 +190,7 @@ class VerifierSession:
         return await self._open(first=False)
 
     async def _open_where_room_is(self, search: VerifierSelection) -> Verdict:
-        """One attempt, and more while verifiers are full. Raises VerifierLost, and VerifierRefused."""
+        """One attempt, and more while verifiers are full. Raises VerifierLost, VerifierRefused."""
         while True:
             self._cancel()
             metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))

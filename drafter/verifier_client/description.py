@@ -20,7 +20,7 @@ LIMIT_S = 30.0  # for both answers; a tokenizer has up to some 30 MiB
 async def described(
     stub: verifier_pb2_grpc.VerifierServiceStub,
 ) -> tuple[ModelInfo, TokenizerFiles]:
-    """Raises VerifierLost if they take too long, or don't belong together: the verifier changed between."""
+    """Raises VerifierLost if they take too long, or don't match: the verifier changed between."""
     try:
         async with asyncio.timeout(LIMIT_S):
             return await _described(stub)

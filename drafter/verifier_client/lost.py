@@ -23,7 +23,7 @@ class VerifierTimeout(VerifierLost):
 
 
 def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
-    """Raise VerifierLost unless this verdict can be the answer: a late one, say, is of another round."""
+    """Raise VerifierLost unless this verdict can be the answer: a late one has another round."""
     if isinstance(content, OpenSession):
         round_, base, drafted = 0, len(content.prompt), 0
     else:

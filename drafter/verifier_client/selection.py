@@ -41,7 +41,7 @@ class VerifierHistory:
 
     @property
     def full(self) -> bool:
-        """Whether a session was refused for lack of capacity just now: the next may well be, too."""
+        """Whether a session was just refused for lack of capacity: the next may well be, too."""
         return time.monotonic() - self._full_at < FULL_S
 
     def answered(self, verifier: str) -> None:

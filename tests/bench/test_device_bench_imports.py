@@ -53,7 +53,7 @@ def normal(requirement: str) -> str:
 def test_the_services_import_nothing_but_what_is_there_or_carried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = {normal(each) for each in project["dependencies"]}
-    lines = (ROOT / "bench/device_wheels.txt").read_text().splitlines()
+    lines = (ROOT / "bench/device/wheels.txt").read_text().splitlines()
     carried = {normal(line) for line in lines if line and not line.startswith("#")}
     missing = core - BARE - carried
     assert missing == {"gguf", "rich"}
@@ -71,5 +71,5 @@ def test_the_services_import_nothing_but_what_is_there_or_carried() -> None:
 
 def test_wheels_are_of_the_versions_that_tests_run_with() -> None:
     pinned = (ROOT / "constraints.txt").read_text().splitlines()
-    lines = (ROOT / "bench/device_wheels.txt").read_text().splitlines()
+    lines = (ROOT / "bench/device/wheels.txt").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#") and line not in pinned] == []

@@ -43,7 +43,7 @@ def rows() -> Sequence[Row]:
 
 @pytest.mark.long
 def test_acceptance_per_position_is_within_one_percent_of_the_optimum(rows: Sequence[Row]) -> None:
-    """Rejection's is sum min(p, q); coupled and target-only against their own theory, which is less."""
+    """Rejection's is sum min(p, q); coupled and target-only against their own theory."""
     found = compare(rows, TRIALS)
     assert {each.position for each in found} == {None, 0, 1, 2}
     for each in found:

@@ -26,7 +26,10 @@ def test_generate_streams_plain_text_when_piped(address: str) -> None:
     result = run("generate", "hello ", "--address", address)
     assert result.exit_code == 0, result.output
     assert result.stdout == "hello é\ufffd\n"
-    reported = "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · mean acceptance length 2.00"
+    reported = (
+        "0 prompt tokens · 3 tokens · 4.0 tokens/s · first token after 0.50 s · "
+        "mean acceptance length 2.00"
+    )
     assert reported in result.stderr
 
 

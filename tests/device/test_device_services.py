@@ -137,7 +137,7 @@ async def said(pair: RunningPair, asked: list[dict[str, Any]]) -> list[Output]:
 
 
 async def test_a_pair_on_a_device_says_what_the_pair_on_the_cpu_says() -> None:
-    """Greedy and seeded text; unseeded text ends, and its drafts come with distributions that are taken."""
+    """Greedy and seeded text; unseeded text ends, and its drafts come with valid distributions."""
     sizes = {"max_batch_tokens": 48, "max_sessions": 6}
     async with serving_models(models(False), PAIR, sizes, max_sessions=6) as pair:
         expected = await said(pair, ASKED)

@@ -1,4 +1,4 @@
-"""examples/verify_once_client.py against a real verifier: what is accepted is the target's own text."""
+"""examples/verify_once_client.py and a real verifier: what it accepts is the target's own text."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def request_of(prompt: str, distribution: dict[str, Any], steps: int) -> Request
 
 
 async def test_alone_the_drafter_and_k_change_nothing(models: dict[str, PagedModel]) -> None:
-    """Each distribution with its own prompt, and first without a drafter: by a client of the verifier."""
+    """Each with its own prompt, first without a drafter: by a client of the verifier."""
     accepted = [0, 0]
     async with serving(models, pages=2 * CONTEXT // 4) as running:
         for prompt, distribution, every in zip(PROMPTS, DISTRIBUTIONS, STEPS, strict=True):

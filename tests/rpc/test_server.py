@@ -144,7 +144,7 @@ async def test_a_message_over_the_limit_is_refused_on_both_ends(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
 async def test_a_client_refuses_its_own_message_over_the_limit(kind: str) -> None:
-    # A stream's failed write is reported by gRPC as INTERNAL or RESOURCE_EXHAUSTED, whichever is first.
+    # gRPC reports a stream's failed write as INTERNAL or RESOURCE_EXHAUSTED, whichever is first.
     async with serving(Fake(), channel_limit=LIMIT // 4) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, kind, b"x" * (LIMIT // 2))

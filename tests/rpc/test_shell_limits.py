@@ -1,4 +1,4 @@
-"""What a caller can't take from a service: others' streams, memory by metadata, a stream for ever."""
+"""What a caller can't take from a service: others' streams, memory, a stream for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution p is what transformers' own processors and warpers leave, in their order, row by row."""
+"""p is what transformers' own processors and warpers leave, in their order, row by row."""
 
 from __future__ import annotations
 

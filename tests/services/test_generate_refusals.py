@@ -53,7 +53,8 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"acceptance_rule": GREEDY, "sampling": WARM},
-        "acceptance_rule is greedy; it must be target_only, rejection or coupled at temperature 0.7",
+        "acceptance_rule is greedy; it must be target_only, rejection or coupled at "
+        "temperature 0.7",
     ),
     (
         {"acceptance_rule": COUPLED, "sampling": WARM},
@@ -61,7 +62,8 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"acceptance_rule": REJECTION, "sampling": WARM, "bridge_mode": pb.BRIDGE_MODE_TEXT},
-        "acceptance_rule is rejection; it must be target_only or coupled: text that crosses the bridge (bridge_mode "
+        "acceptance_rule is rejection; it must be target_only or coupled: text that crosses the "
+        "bridge (bridge_mode "
         "text) carries no q",
     ),
     ({"stop": ["x"] * 17}, "stop is 17 strings; it must be at most 16"),

@@ -179,7 +179,7 @@ async def test_unseeded_requests_never_repeat_each_other(rule: AcceptanceRule | 
 async def test_a_drafter_with_the_targets_own_opinion_is_always_right(
     rule: AcceptanceRule,
 ) -> None:
-    """Both sample from one distribution with one noise, and min(1, p / q) is 1: no draft token falls."""
+    """Both sample from one distribution with one noise, min(1, p / q) is 1: nothing is rejected."""
     same_model = PagedModel(knowing_model(known("wide"), seed=0))
     async with (
         serving_verifier(

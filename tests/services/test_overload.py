@@ -1,4 +1,4 @@
-"""Four times as many requests as fit: those that got in are served, the others are refused at once."""
+"""Four times as many requests as fit: some are served, the others are refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripted target and draft distributions, whole sessions by the hundred thousand, and a test of their distribution.
+"""Scripted target and draft distributions, sessions by the hundred thousand, and a test.
 
 A session's tokens follow a Markov chain p(. | token before). `run` lets the drafter's and the
 verifier's own functions produce them, in rounds of k draft tokens, as the services do.
@@ -51,7 +51,7 @@ class Script:
         }
 
     def exact(self, rule: AcceptanceRule) -> Tensor:
-        """float64 [V ** length]: the joint distribution of a session's tokens, by loops over values."""
+        """float64 [V ** length]: the joint distribution of a session's tokens, by loops."""
         rows = [
             self._one_hot(row) if rule == AcceptanceRule.GREEDY else self._distribution(row)
             for row in self.p
@@ -176,7 +176,7 @@ def _round(
 
 
 def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """int64 [n]: a slot of each row (int64 [n]) by the inverse distribution. probs: [states, slots]."""
+    """int64 [n]: a slot of each row (int64 [n]) by the inverse CDF. probs: [states, slots]."""
     states, slots = probs.shape
     below = probs.double().cumsum(dim=-1)
     # One search for all: row r's steps lie in (r, r + 1].
@@ -186,7 +186,7 @@ def _slots(probs: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def tail_probability(outputs: Tensor, distribution: Tensor) -> float:
-    """Pearson's chi-square: the probability of outputs this far from `distribution` if they follow it.
+    """Pearson's chi-square: the probability of outputs this far from a distribution they follow.
 
     outputs: int64 [n]; distribution: float64 [cells]. Cells that expect under five outputs count
     as one.

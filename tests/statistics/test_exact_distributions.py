@@ -1,4 +1,4 @@
-"""Every rule's output follows the target's distribution exactly, whatever is drafted; biased rules don't.
+"""Every rule's output follows p exactly, whatever is drafted; biased rules don't.
 
 200,000 sessions per case (2,000 where nothing is sampled), their first tokens tested jointly:
 chi-square against the exact distribution at a family-wise error of 1e-4 (Bonferroni over all cases
@@ -168,7 +168,7 @@ def test_biased_rules_fail_the_same_test(biased, gives: list[float] | None) -> N
 
 
 def test_acceptance_is_the_optimum() -> None:
-    """The first draft token is accepted with probability sum min(p, q) under rejection, which no rule
+    """Rejection accepts the first draft token with probability sum min(p, q), which no rule
     beats, and sum p q without q."""
     script = SCRIPTS["chain"]
     p, q = script.p[-1], script.q[-1]

@@ -1,8 +1,8 @@
 """Sessions decided in mixed batches follow p: their own q, positions and counts reach the kernels.
 
 The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the distribution
-goes through proposals, sessions and batches, with a penalty that separates the second token from the
-first.
+goes through proposals, sessions and batches, with a penalty that separates the second token from
+the first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def joint_distribution() -> torch.Tensor:
 
 
 def asking(rule: AcceptanceRule, rng: random.Random) -> Session:
-    """A session in its first round, with drafts from distributions that are neither p nor each other."""
+    """A session in its first round, with drafts from distributions that all differ."""
     rows, draft = [], []
     for _ in range(K):
         ids = rng.sample(range(VOCAB), rng.randrange(1, VOCAB))

@@ -95,7 +95,7 @@ class Target:
         self.expected: list[str] = []
 
     async def status(self, method: str, sent: list[bytes]) -> StatusCode | None:
-        """How the call ends, all messages sent. None: the client's own status, the service's was lost.
+        """How the call ends. None: the client's own status, the service's was lost.
 
         grpc.aio makes up INTERNAL for a write that meets the call's end; a service that is at
         fault gives its INTERNAL a name.

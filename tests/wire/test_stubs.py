@@ -1,4 +1,4 @@
-"""The committed stubs are what the protos generate, and the protos keep buf's rules and promises."""
+"""The committed stubs are what the protos generate; the protos pass buf's checks."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_session_that_names_no_rule_gets_the_one_that_fits(sampling, rule) -> 
     ],
 )
 def test_a_rule_that_the_parameters_do_not_allow_is_refused(rule, sampling, limit) -> None:
-    number = RULES.to_pb(AcceptanceRule(rule))
+    number = RULES.to_pb(AcceptanceRule[rule.upper()])
     message = open_message(acceptance_rule=number, sampling=Sampling(**sampling))
     with pytest.raises(UnfitRule) as caught:
         wire_verify.open_from_pb(message)

@@ -1,10 +1,10 @@
-"""Acceptance on a GPU: a pass's drafts sent in one copy, accepted by kernels, results fetched in one.
+"""Acceptance on a GPU: drafts sent in one copy, kernels, results fetched in one copy.
 
-Knows how sessions become the kernels' arguments, and which workspace serves which session: a session's
-numbers may not depend on who sits beside it, so those with adjusted logits, which the kernels
-search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Does not
-know how kernels decide. Nothing waits for the device before the last copy: launches queue behind
-the pass.
+Knows how sessions become the kernels' arguments, and which workspace serves which session: a
+session's numbers may not depend on who sits beside it, so those with adjusted logits, which the
+kernels search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Does
+not know how kernels decide. Nothing waits for the device before the last copy: launches queue
+behind the pass.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class DeviceAcceptanceSampler:
         one = torch.tensor([0]), torch.tensor([0, 1])
         off = torch.tensor([1.0])
         sampling = SamplingBatch(
-            torch.tensor([AcceptanceRule.REJECTION], dtype=torch.int8), off, torch.tensor([3]).int(),
+            torch.tensor([AcceptanceRule.REJECTION], dtype=torch.int8), off,
+            torch.tensor([3]).int(),
             off, off * 0, torch.tensor([0]), torch.tensor([0]),
         )  # fmt: skip
         q = SparseDistributions(torch.zeros(1, 1).int(), torch.ones(1, 1))

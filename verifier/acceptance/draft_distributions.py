@@ -31,7 +31,7 @@ def check_draft_distributions(
     vocab_size: int,
     max_entries: int,
 ) -> None:
-    """Raise InvalidDistribution, naming the row below `field`, unless the rows are what the rule wants.
+    """Raise InvalidDistribution, naming the row in `field`, unless the rows suit the rule.
 
     Under REJECTION each draft token has its distribution: ids in range and distinct, probabilities
     neither negative nor NaN, sum within 1e-3 of one, the draft token's own above 0. Otherwise no

@@ -1,4 +1,4 @@
-"""Log-probabilities of committed tokens: of the target's own distribution, before all that a request asks.
+"""Log-probabilities of committed tokens: of the target's softmax, before all parameters.
 
 Each row is computed alone, from its logits alone, so that a token's value has the same bits at any
 k and in any batch. Does not know sessions and rules.

@@ -173,7 +173,8 @@ def accept(
         *read, draft_tokens, offsets, work.row_sessions, work.scales, sampling.rule,
         sampling.min_p, sampling.seed, sampling.first_position, q_ids, q_probs, q_width,
         pair_offsets, pair_ids, work.processed, work.values, work.ids, work.row_values,
-        work.candidates, work.few, work.many, work.sampled, work.keys, work.tokens, chunks, sessions,
+        work.candidates, work.few, work.many, work.sampled, work.keys, work.tokens, chunks,
+        sessions,
         LIMIT=LIMIT, CHUNK=CHUNK, num_warps=SAMPLE_WARPS,
         maxnreg=128,  # ptxas would rather spill than hold one program less per processor
         **flags, **q_flags,

@@ -4,8 +4,8 @@ All programs take part: each level cuts the interval that holds the threshold by
 one program per part of the vocabulary adds up the mass over each of them. The next level adds the
 parts, in order, and goes on in the interval between two edges. The first levels' edges are evenly
 spaced values, which suits distributions; the later ones' evenly spaced float ranks, which suits
-bits. What is left when LEVELS are through, `accept_drafts` halves (accept_drafts.py), as it does all of a row
-under a top-k of that size, which hardly anybody asks for.
+bits. What is left when LEVELS are through, `accept_drafts` halves (accept_drafts.py), as it does
+all of a row under a top-k of that size, which hardly anybody asks for.
 
 An interval: rank_under < rank of the threshold <= rank_high, and the mass over rank_under, negative
 where nobody has added it. Does not know drafts and rules.

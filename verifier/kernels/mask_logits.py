@@ -1,11 +1,11 @@
 """Logit bias, penalties and ids that may not come yet, on the few (row, id) pairs that have any.
 
 The adjusted value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for some
-ids would cost more than the acceptance. So the pairs are taken out: `mask_logits` keeps each adjusted value
-beside the logits and leaves -inf in its place, every later kernel reads the row as usual and the
-row's pairs as one part more, and `restore` puts the logits back bit for bit. Whoever shares the
-logits in this stream sees them unchanged before and after it; only in between they
-have holes.
+ids would cost more than the acceptance. So the pairs are taken out: `mask_logits` keeps each
+adjusted value beside the logits and leaves -inf in its place, every later kernel reads the row as
+usual and the row's pairs as one part more, and `restore` puts the logits back bit for bit. Whoever
+shares the logits in this stream sees them unchanged before and after it; only in between they have
+holes.
 
 An id is once in a row's list at most. Does not know filters, drafts and randomness.
 """
@@ -75,7 +75,7 @@ def mask_logits(
         if HAS_MASK:
             gone = gone | (tl.load(exists + token, mask=inside, other=1) == 0)
         x = tl.where(gone | (at >= end), float("-inf"), x)
-        # Taken out, it must still show that the row's logits are invalid; see common/kernels/scan.py.
+        # Taken out, it must still show that the row is invalid; see common/kernels/scan.py.
         strange = inside & ((old != old) | (old == float("inf")))
         x = tl.where(strange, float("inf"), x)
         tl.store(processed + at, x, mask=inside)

@@ -118,7 +118,7 @@ def reduce_sessions(
 
 @triton.jit
 def _sampled(keys, tokens, candidates, row, chunks, PARTS: tl.constexpr, LIMIT: tl.constexpr):
-    """The row's token: the minimum over its chunks; p's own where the rule's weights are all zero."""
+    """The row's token: the minimum over its chunks; p's where the rule's weights are all zero."""
     part = tl.arange(0, PARTS)
     place = (row * chunks + part) * 2
     parts = tl.where(tl.load(candidates + row) <= LIMIT, 1, chunks)  # candidates are one part

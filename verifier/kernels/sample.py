@@ -27,7 +27,7 @@ _NO_MASS = tl.constexpr(
 
 @triton.jit
 def _minimum(noise, weight, mass, ids):
-    """(the minimum of noise / weight, whose it is: of equals the lowest id); infinite without weight."""
+    """(min(noise / weight), its id: of equals the lowest); infinite without weight."""
     key = tl.where(weight > _NO_MASS * mass, noise / weight, float("inf"))
     minimum = tl.min(key, 0)
     return minimum, tl.min(tl.where(key == minimum, ids, _NOBODY), 0)
@@ -128,7 +128,7 @@ def sample(
     few,
     many,
     sampled,
-    keys,  # float32 [rows, chunks, 2], written for sampled rows: the rule's own minimum; p's, or inf
+    keys,  # float32 [rows, chunks, 2], written for sampled rows: the rule's minimum; p's, or inf
     tokens,  # int32 [rows, chunks, 2], written: whose they are
     chunks,
     sessions,

@@ -14,6 +14,7 @@ from common.sampling.rules import AcceptanceRule
 _UNUSED, _ARGMAX = tl.constexpr(UNUSED), tl.constexpr(ARGMAX)
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 # As in common.sampling.rules.AcceptanceRule: kernels read globals only if they are constexpr.
+RULE_GREEDY = tl.constexpr(AcceptanceRule.GREEDY.value)
 RULE_TARGET_ONLY = tl.constexpr(AcceptanceRule.TARGET_ONLY.value)
 RULE_REJECTION = tl.constexpr(AcceptanceRule.REJECTION.value)
 RULE_COUPLED = tl.constexpr(AcceptanceRule.COUPLED.value)
@@ -51,7 +52,9 @@ def expand_sessions(
         owner += tl.sum((end[None, :] <= row[:, None]).to(tl.int32), 1)
     owned = (row < rows) & (owner < sessions)
     temperature = tl.load(temperature + owner, mask=owned, other=0.0)
-    greedy = (tl.load(rule + owner, mask=owned, other=0) == 0) | (temperature == 0.0)
+    greedy = (tl.load(rule + owner, mask=owned, other=RULE_GREEDY) == RULE_GREEDY) | (
+        temperature == 0.0
+    )
     filtered = tl.load(top_k + owner, mask=owned, other=0x7FFFFFFF) < width
     filtered = filtered | (tl.load(top_p + owner, mask=owned, other=1.0) < 1.0)
     filtered = filtered | (tl.load(min_p + owner, mask=owned, other=0.0) > 0.0)

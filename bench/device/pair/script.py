@@ -1,9 +1,9 @@
 """Acceptance at a scripted rate: drafts that are the target's recorded output, spoilt now and then.
 
 Knows what each stream's output was at k = 0, and which positions a draft gets right: a sample for
-each (stream, position), from common/sampling/rng.py, so that the same ones are accepted whatever k and
-batch are. The draft model's own steps run as ever, and their time is real; only what they chose is
-replaced. Does not know how rounds are timed. Never part of a service:
+each (stream, position), from common/sampling/rng.py, so that the same ones are accepted whatever k
+and batch are. The draft model's own steps run as ever, and their time is real; only what they chose
+is replaced. Does not know how rounds are timed. Never part of a service:
 bench/device/pair/service.py puts it in.
 
 A stream is known by its prompt's first id. Both models have one tokenizer here, so that ids are

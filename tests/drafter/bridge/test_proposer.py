@@ -1,4 +1,4 @@
-"""Proposals have the bytes of what was drafted; the chooser keeps the better mode and loses little."""
+"""Proposals have the bytes of what was drafted; the chooser keeps the better mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution that is sent is the distribution that was sampled, and float32 carries it whole."""
+"""The distribution that is sent is the one that was sampled from; float32 carries it whole."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def holds(session: DraftSession, tokens: tuple[int, ...]) -> bool:
     )
 
 
-async def test_a_healed_token_replaces_the_last_one_and_drafting_goes_on_from_it() -> (
-    None
-):
+async def test_a_healed_token_replaces_the_last_one_and_drafting_goes_on_from_it() -> None:
     driven = DrivenEngine(BRIDGE, story)
     session = driven.open()
     task = await driven.ask(session, (*START, SPACE), 3, heal=True)

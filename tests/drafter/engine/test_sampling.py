@@ -1,4 +1,4 @@
-"""What draft tokens are sampled from: the request's own distribution on the masked draft, and what is sent."""
+"""What draft tokens are sampled from, the request's distribution on the masked draft; and q."""
 
 from __future__ import annotations
 

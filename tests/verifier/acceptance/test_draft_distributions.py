@@ -1,4 +1,4 @@
-"""Rows of q: what passes as a distribution, and whose rows end up where. Refusals: test_law_refusals.py."""
+"""Rows of q: what passes as a distribution, and whose rows end up where."""
 
 from __future__ import annotations
 

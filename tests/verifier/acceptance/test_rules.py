@@ -1,4 +1,4 @@
-"""Acceptance in variable-length, mixed batches: each session as if alone, each rule at its edges."""
+"""Acceptance in mixed batches: each session as if alone, each rule at its edges."""
 
 from __future__ import annotations
 
