@@ -29,7 +29,8 @@ def choose_tiles(head_size: int, group: int, dtype: torch.dtype) -> Tiles:
 
     64 rows of 16-bit numbers fill one matrix instruction of a Hopper GPU, and nine tokens of a
     proposal with seven query heads per KV head fit in. float32 goes without matrix units. 32 keys a
-    step: measured on an H200 against 64 and 128 with 64 sessions of 4,096 keys (docs/decisions.md).
+    step: measured on an H200 against 64 and 128 with 64 sessions of 4,096 keys
+    (docs/decisions/kernels.md).
     """
     minimum = 1 << (group - 1).bit_length()
     if dtype == torch.float32:

@@ -1,6 +1,6 @@
 """Measures whether a token's logits depend on the rows beside it: what exact text rests on.
 
-Knows batches and bits. Does not know why they differ where they do (docs/decisions.md).
+Knows batches and bits. Does not know why they differ where they do (docs/decisions/model.md).
 """
 
 from __future__ import annotations

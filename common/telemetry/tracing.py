@@ -5,7 +5,7 @@ leave. Does not know what a round is. opentelemetry-api does nothing by itself; 
 sends is the extra `tracing`, loaded only where a collector is set. Without it a caller's
 trace id still goes along to the verifier and into the logs.
 
-opentelemetry-instrumentation-grpc isn't used: see docs/decisions.md.
+opentelemetry-instrumentation-grpc isn't used: see docs/decisions/telemetry.md.
 """
 
 from __future__ import annotations

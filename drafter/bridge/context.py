@@ -204,7 +204,7 @@ def contexts_by_mode(
 
     by token, since it must also draft in the target's own tokens. Where both are there, so that a
     session may change its mode, they read the same prompt: it isn't read again then
-    (docs/decisions.md has the measurements).
+    (docs/decisions/bridge.md has the measurements).
     """
     if bridge.identity:
         encoding = "canonical"
