@@ -1,11 +1,18 @@
-"""The pages name what exists, and stay short. Read from the files, not run."""
+"""The pages name what exists, stay short, and README's examples work."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
+
+from common.pb import drafter_pb2
+from tests.support.fake_pairs import serving_pair
 
 ROOT = Path(__file__).parents[1]
 # A decision keeps the paths and words of its day, so that only the index is checked.
@@ -122,3 +129,30 @@ def test_pictures_scale_and_have_a_title() -> None:
         assert "viewBox=" in text, picture.name
     services = (ROOT / "docs/img/services.svg").read_text(encoding="utf-8")
     assert "<title" in services and "prefers-color-scheme: dark" in services
+
+
+async def test_readmes_python_example_streams_an_answer() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    async with serving_pair() as pair:
+        code = example.replace("127.0.0.1:50052", pair.drafter.address)
+        # The fakes have no chat template.
+        code = code.replace('messages=(("user", "Hello"),)', 'prompt="Hello"')
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code),
+            stdout=PIPE,
+            stderr=PIPE,
+            env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        )
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert out.decode().endswith(" tokens per round\n")
+
+
+def test_readmes_grpcurl_request_is_one() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [body] = re.findall(r"-d '([^']+)'", readme)
+    request = json_format.Parse(body, drafter_pb2.GenerateRequest())
+    assert request.WhichOneof("input") == "prompt" and request.max_new_tokens
+    service = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"]
+    assert f"{service.full_name}/{service.methods_by_name['Generate'].name}" in readme
