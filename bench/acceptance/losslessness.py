@@ -100,7 +100,7 @@ def main(
         folder = results.folder(own, target, draft)
         rows = _run(draft, target, address, lookup, names, folder, options, console)
         caption = (
-            f"{hardware.caption(machine)}. z: surprise of sampled tokens against the distribution's "
+            f"{hardware.caption(machine)}. z: surprise of the tokens against the distribution's "
             "entropy; within ±3 is as it should be. Surprise and entropy in nats per token. "
             "bytes/token: all between the services. bytes/position: what a drafted position adds "
             "to a round of the target alone."

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -28,6 +28,7 @@ from common.vocabulary.vocabulary import TokenizerFiles
 from common.wire import verify as wire_verify
 from drafter.verifier_client.description import described
 from drafter.verifier_client.lost import (
+    Answer,
     VerifierLost,
     VerifierTimeout,
     check_answer,
@@ -42,15 +43,6 @@ RETRY_S = 0.2  # between attempts to reach a verifier
 # For a new request to find any verifier: more than the channel's longest pause between two attempts
 # to connect. One whose verifier is lost over the prompt has the timeout of later rounds.
 OPEN_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A verdict, and the seconds from sending to receiving."""
-
-    verdict: Verdict
-    elapsed_s: float
-    reopened: bool = False  # the verifier was lost: a prefill's verdict, not the proposal's
 
 
 class VerifierClient:

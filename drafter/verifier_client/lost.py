@@ -1,9 +1,11 @@
-"""When a verifier counts as lost, and when its answer is its own word.
+"""A verifier's answer: a verdict, its own error, or a sign that it is lost.
 
 Knows which status and which verdict another attempt may better. Does not know what comes of it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import grpc
 
@@ -12,6 +14,15 @@ from common.rpc import verifier_id
 from common.rpc.error_details import ErrorDetails, received
 from common.rpc.statuses import broken_off
 from common.types import OpenSession, Proposal, Verdict
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A verdict, and the seconds from sending to receiving."""
+
+    verdict: Verdict
+    elapsed_s: float
+    reopened: bool = False  # the verifier was lost: a prefill's verdict, not the proposal's
 
 
 class VerifierLost(Exception):

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.kubectl_binary import command
@@ -18,6 +19,11 @@ OVERLAYS = ("cpu", "gpu")
 SERVICES = ("verifier", "drafter")
 
 Object = dict[str, Any]
+
+# Parametrized over the overlays, and over the services.
+both = pytest.mark.parametrize("name", OVERLAYS)
+each = pytest.mark.parametrize("service", SERVICES)
+VERSIONS = ("1.30", "1.37")  # of Kubernetes; the oldest is docs/kubernetes.md's
 
 
 def built(folder: Path) -> list[Object]:

@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.device.choice import choose_device
 from common.device.runtime import Card, EagerRuntime, Memory
-from common.device.staging import HostBuffer, Staging
 from common.engine import memory as device_room
 from common.engine.memory import MARGIN_BYTES, budget_of, profile_kv_memory
 from common.errors import ConfigError
@@ -189,34 +186,6 @@ def test_a_given_memory_and_few_sessions_need_no_more() -> None:
 def test_a_card_that_is_full_is_refused_with_what_is_needed() -> None:
     with pytest.raises(ConfigError, match="a context of 1600 tokens needs 100 MiB"):
         stage(FakeModel(), gpu_memory_fraction=0.1)
-
-
-kinds = st.sampled_from([torch.int64, torch.int32, torch.int8, torch.bool, torch.float32])
-
-
-@given(st.lists(st.tuples(kinds, st.lists(st.integers(0, 4), max_size=3)), max_size=6))
-def test_what_is_sent_arrives_in_its_shape_and_aligned(given_: list[Any]) -> None:
-    staging = Staging(CPU, EagerRuntime(), size=64)
-    for turn in range(2):
-        parts = [torch.ones(shape).mul(turn + 3).to(dtype) for dtype, shape in given_]
-        sent = staging.send([*parts, None])
-        assert sent.pop() is None
-        for got, wanted in zip(sent, parts, strict=True):
-            assert got.dtype == wanted.dtype and torch.equal(got, wanted)
-            assert got.data_ptr() % 16 == 0 or not got.numel()
-
-
-def test_dataclasses_of_tensors_are_sent_whole_and_results_land() -> None:
-    @dataclass(frozen=True)
-    class Two:
-        one: torch.Tensor
-        other: torch.Tensor
-
-    staging, host_buffer = Staging(CPU, EagerRuntime()), HostBuffer(6, torch.int64, EagerRuntime())
-    made, alone = staging.send([Two(torch.tensor([1.5]), torch.tensor([True])), torch.tensor([7])])
-    assert (made.one.tolist(), made.other.tolist(), alone.tolist()) == ([1.5], [True], [7])
-    assert host_buffer.fetch(torch.arange(4).view(2, 2)).tolist() == [[0, 1], [2, 3]]
-    assert host_buffer.landed.seconds_since(host_buffer.landed) == 0
 
 
 WITHOUT_TRITON = """

@@ -21,7 +21,7 @@ from drafter.drafting import Drafting
 from drafter.verifier_client import client as verifier_client
 from drafter.verifier_client import selection as search
 from drafter.verifier_client.client import VerifierClient, VerifierSession
-from tests.drafter.test_verifier_client import SPEC, Breaking, FakeVerifier, aborting, hanging
+from tests.drafter.fake_verifier import SPEC, Breaking, FakeVerifier, aborting, hanging
 from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_services import MESSAGE_BYTES, serving
 

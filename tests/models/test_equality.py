@@ -24,7 +24,8 @@ from common.model.paged_model import PagedModel
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
-from tests.support.fake_services import count_preemptions, serving_drafter, serving_verifier
+from tests.kv.preemptions import count_preemptions
+from tests.support.fake_services import serving_drafter, serving_verifier
 
 pytestmark = pytest.mark.models
 

@@ -21,13 +21,9 @@ from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.weights.resolve import resolve
+from tests.kv.preemptions import count_preemptions
 from tests.statistics.sampled_sessions import run, sampled
-from tests.support.fake_services import (
-    RunningVerifier,
-    count_preemptions,
-    serving_drafter,
-    serving_verifier,
-)
+from tests.support.fake_services import RunningVerifier, serving_drafter, serving_verifier
 
 pytestmark = pytest.mark.models
 

@@ -14,6 +14,7 @@ from client.client import Client, Output, Request
 from common.model.paged_model import PagedModel
 from common.types import BridgeMode, FinishReason, Origin
 from drafter.generate.detokenize import StreamingText
+from tests.kv.preemptions import count_preemptions
 from tests.support.fake_models import random_model
 from tests.support.fake_pairs import (
     CONTEXT,
@@ -25,7 +26,7 @@ from tests.support.fake_pairs import (
     known,
     serving_pair,
 )
-from tests.support.fake_services import count_preemptions, serving_drafter, serving_verifier
+from tests.support.fake_services import serving_drafter, serving_verifier
 from tests.support.verify_streams import details_received
 
 STEPS = (1, 3, 5, 8)

@@ -16,6 +16,7 @@ from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, Origin, Proposal
 from drafter.session import SpeculativeSession
+from tests.kv.preemptions import count_preemptions
 from tests.support.fake_models import knowing_model
 from tests.support.fake_pairs import (
     CONTEXT,
@@ -27,7 +28,7 @@ from tests.support.fake_pairs import (
     serving_pair,
     target_model,
 )
-from tests.support.fake_services import count_preemptions, serving_drafter, serving_verifier
+from tests.support.fake_services import serving_drafter, serving_verifier
 
 TEXT, INTERSECTION, AUTO = BridgeMode.TEXT, BridgeMode.INTERSECTION, BridgeMode.AUTO
 EOS = 0  # <|endoftext|> of the "wide" tokenizer

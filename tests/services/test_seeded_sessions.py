@@ -12,6 +12,7 @@ import pytest
 from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession, Proposal
 from common.wire.verify import verdict_from_pb, verify_once_to_pb
+from tests.kv.preemptions import count_preemptions
 from tests.statistics.sampled_sessions import (
     COUPLED,
     FAVOURED,
@@ -30,7 +31,7 @@ from tests.statistics.sampled_sessions import (
     sampled,
     wrong,
 )
-from tests.support.fake_services import RunningVerifier, count_preemptions
+from tests.support.fake_services import RunningVerifier
 from tests.support.verifier_sessions import CONTEXT, PROMPT, serving
 from tests.support.verify_streams import Stream
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import pytest
 import torch
 from opentelemetry.trace import Tracer
 
-from common.engine.sequence import Sequence
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.pb import drafter_pb2_grpc, verifier_pb2_grpc
@@ -40,19 +38,6 @@ from verifier.startup import make_acceptance_sampler
 MESSAGE_BYTES = 2 * 2**20
 PAGE_SIZE = 4
 THREADS = 1  # of each engine: waking a second one costs more than a tiny model
-
-
-def count_preemptions(monkeypatch: pytest.MonkeyPatch) -> list[Sequence]:
-    """Every sequence that gives way from now on."""
-    preempted: list[Sequence] = []
-    preempt = Sequence.preempt
-
-    def counted(sequence: Sequence) -> None:
-        preempted.append(sequence)
-        preempt(sequence)
-
-    monkeypatch.setattr(Sequence, "preempt", counted)
-    return preempted
 
 
 async def caught_up(engine: VerifierEngine | DraftEngine) -> None:

@@ -13,8 +13,9 @@ from common.sampling.rules import AcceptanceRule
 from common.telemetry import metrics
 from common.telemetry.registry import Registry
 from common.types import BridgeMode, FinishReason
+from tests.kv.preemptions import count_preemptions
 from tests.support.fake_pairs import PROMPTS, draft_model, files, serving_pair, setting
-from tests.support.fake_services import count_preemptions, serving_drafter
+from tests.support.fake_services import serving_drafter
 from tests.support.metric_samples import Samples, samples_of
 
 MODES = {BridgeMode.TEXT: "text_rounds", BridgeMode.INTERSECTION: "intersection_rounds"}

@@ -10,12 +10,8 @@ import pytest
 from common.pb import verifier_pb2 as pb
 from common.types import FinishReason, OpenSession, Proposal, Verdict
 from common.wire.verify import verdict_from_pb, verify_once_to_pb, verify_request_to_pb
-from tests.support.fake_services import (
-    MESSAGE_BYTES,
-    RunningVerifier,
-    count_preemptions,
-    serving_verifier,
-)
+from tests.kv.preemptions import count_preemptions
+from tests.support.fake_services import MESSAGE_BYTES, RunningVerifier, serving_verifier
 from tests.support.fake_tokenizers import byte_level_tokenizer, files_of
 from tests.support.verifier_sessions import (
     CONTEXT,

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.client import Request
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
 from drafter.bridge.bridge import Bridge
@@ -19,7 +18,6 @@ from drafter.engine.logits_processors import DraftLogitsProcessors
 from drafter.engine.session import Draft, DraftFailed, DraftRequest
 from drafter.engine.tokens import DraftSamplingParams
 from tests.support.fake_drafts import DrivenEngine
-from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_tokenizers import family
 
 BRIDGE = Bridge(family("sentencepiece"), family("byte-level"))
@@ -248,18 +246,3 @@ async def drafting_side_by_side(data: st.DataObject) -> None:
         driven.close(session)
         driven.obey()
         assert driven.pool.used_pages == 0
-
-
-@pytest.mark.parametrize("pair", ["two byte-level tokenizers", "same tokenizer"])
-@pytest.mark.parametrize("seed", [None, 11])
-async def test_output_is_the_same_with_and_without(pair: str, seed: int | None) -> None:
-    sampling = SamplingParams(temperature=0.0 if seed is None else 0.9, seed=seed)
-    texts = []
-    for run_ahead in ("off", "on"):
-        async with serving_pair(pair, run_ahead=run_ahead, lookup=False) as running:
-            request = Request(max_new_tokens=48, prompt=PROMPTS[0], sampling=sampling)
-            texts.append((await running.client.generate(request)).token_ids)
-            counted = running.drafter.pair.engine._outputs
-            hits = sum(counted[name,]._value.get() for name in ("hit", "part"))
-            assert not hits or run_ahead == "on"
-    assert texts[0] == texts[1]
