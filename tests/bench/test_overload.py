@@ -43,9 +43,9 @@ def test_an_overload_with_hints_and_whole_streams_breaks_nothing() -> None:
         (replace(SERVED, changed=True), "1 of 3 calls gave another text"),
     ],
 )
-def test_what_breaks_a_promise_is_reported(attempt: Attempt, scrape: str) -> None:
+def test_what_breaks_a_promise_is_reported(attempt: Attempt, reported: str) -> None:
     (found,) = broken(phases(attempt), NOTHING_HELD)
-    assert found.startswith("overload: ") and scrape in found
+    assert found.startswith("overload: ") and reported in found
 
 
 def test_pages_that_stay_are_reported() -> None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from common.kernels import candidates, scan
 from drafter.kernels import propose
 from drafter.kernels.draft_rows import Q_WIDTH
 from tests.kernels.common_variants import variants
-from verifier.kernels import accept as accept
-from verifier.kernels import accept_drafts as accept_drafts
+from verifier.kernels import accept, accept_drafts, reduce, sample, select_candidates, sessions
 from verifier.kernels import flat_rows as flat
 from verifier.kernels import mask_logits as adjust
-from verifier.kernels import reduce as reduce_sessions
-from verifier.kernels import sample as sample
-from verifier.kernels import select_candidates as select_candidates
-from verifier.kernels import sessions
 
 
 @dataclass(frozen=True)
@@ -184,13 +181,11 @@ CASES = [
     Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
     Case("sample", sample.sample, DECISION, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
     Case("sample, all", sample.sample, FP32, _sample(ALL), WIDE, accept.SAMPLE_WARPS, 128),
-    Case(
-        "finish, greedy", reduce_sessions.reduce_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE
-    ),
+    Case("finish, greedy", reduce.reduce_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
     Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
     Case(
         "reduce_sessions",
-        reduce_sessions.reduce_sessions,
+        reduce.reduce_sessions,
         DECISION,
         {"PARTS": 64, "LIMIT": candidates.LIMIT},
         warps=1,
@@ -239,14 +234,7 @@ CASES += [
     Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
 ]
 CASES += [
-    Case(
-        each.name,
-        each.kernel,
-        each.signature,
-        each.constexprs,
-        tuple(each.divisible),
-        each.num_warps,
-        stages=each.num_stages,
-    )
+    Case(*(each.name, each.kernel, each.signature, each.constexprs, tuple(each.divisible)),
+         each.num_warps, stages=each.num_stages)
     for each in variants()
-]
+]  # fmt: skip
