@@ -101,7 +101,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logarithms under the target's softmax of its own logits, before any adjustment."""
+    """Natural logarithms under the target's softmax, before any logits processor."""
 
     logprob: float  # of the committed token
     top_ids: tuple[int, ...] = ()  # the likeliest at its place, best first

@@ -71,7 +71,7 @@ class Drafting:
         self._session = engine.open()
         self._reading: asyncio.Task[Draft] | None = None
         self._asked_at = 0.0  # for the draft in progress, or when reading had ended
-        self.failed = False  # the draft model raised or hung, or the text is over its context
+        self.failed = False  # the draft model raised or timed out, or the text is over its context
 
     def read_ahead(self) -> None:
         """Begin to read the prompt, while the verifier reads it too."""
@@ -189,7 +189,7 @@ class Drafting:
         self._asked_at = time.monotonic()
         try:
             if self._engine.busy_s() > (self._timeout.limit_s or math.inf):
-                raise TimeoutError  # one step has hung for so long already
+                raise TimeoutError  # one step has taken so long already
             draft = await self._timeout.wait(
                 self._draft(ids, replace(request, steps=steps, processors=processors))
             )

@@ -94,7 +94,7 @@ class SpeculativeSession:
             )
         self._drafted = NOTHING
         self._stream = pair.verifier.session(spec)
-        self._met = pair.verifier.met
+        self._history = pair.verifier.history
         self._committed_length = len(spec.prompt)
         self._round = 0
 
@@ -130,7 +130,7 @@ class SpeculativeSession:
     async def open(self) -> CommittedRun:
         """Prefill at the verifier, while the draft model reads the prompt."""
         # Where sessions are refused, reading their prompts would take time from those that run.
-        if self._drafting is not None and not self._met.full:
+        if self._drafting is not None and not self._history.full:
             self._drafting.read_ahead()
         answer = await self._stream.open()
         self.statistics.first_token_at = time.monotonic()
@@ -152,7 +152,7 @@ class SpeculativeSession:
         tokens, q = tuple(self._drafted.token_ids[:free]), tuple(self._drafted.q[:free])
         return Proposal(self._round, self._committed_length, tokens, q)
 
-    async def check(self, proposal: Proposal) -> CommittedRun:
+    async def verify(self, proposal: Proposal) -> CommittedRun:
         """One round at the verifier."""
         answer = await self._stream.verify(proposal)
         self.statistics.wire_bytes = self._stream.wire_bytes

@@ -1,11 +1,12 @@
 """THE MAP: one session, from prompt to finish.
 
-    open                       the verifier prefills and answers with the first token
-    propose -> check, again    draft, cross the bridge, have it checked, read what was committed
+    open      the verifier prefills and returns the first token
+    propose   draft k tokens and cross the bridge: a proposal in target ids
+    verify    send it, receive the verdict, commit the accepted tokens and the next one
 
 Knows the order of things. Each thing is done elsewhere: drafter/engine/engine.py drafts,
 drafter/bridge/context.py and drafter/bridge/proposer.py cross the bridge,
-drafter/verifier_client/client.py asks.
+drafter/verifier_client/client.py sends and receives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from drafter.session import CommittedRun, SpeculativeSession
 async def speculate(
     session: SpeculativeSession, over: bool = False
 ) -> AsyncGenerator[CommittedRun, None]:
-    """Committed tokens, run by run; the last run has a finish reason. None if it is over before."""
+    """Committed tokens, run by run; the last run has a finish reason. No run if it is over."""
     try:
         if over:
             return
@@ -26,7 +27,7 @@ async def speculate(
         yield run
         while run.finish_reason is None:
             proposal = await session.propose()
-            run = await session.check(proposal)
+            run = await session.verify(proposal)
             yield run
     finally:
         session.close()

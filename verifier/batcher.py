@@ -32,7 +32,7 @@ class Batch:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     def offsets(self) -> Tensor:
-        """int64 [deciding + 1]: where each verified session's k + 1 logit rows begin."""
+        """int64 [verified + 1]: where each verified session's k + 1 logit rows begin."""
         counts = [0] + [session.sequence.wanted for session in self.verified]
         return torch.tensor(counts).cumsum(0)
 

@@ -89,7 +89,7 @@ class VerifierEngine:
     def step(self) -> bool:
         """Pack, forward, accept, commit. False when nobody waits."""
         limit = time.monotonic() + BATCHING_DELAY * self._pass_s
-        self._thread.gather(lambda: self._batcher.expected_by(limit))
+        self._thread.wait_for_more(lambda: self._batcher.expected_by(limit))
         batch = self._batcher.next_batch()
         if batch is None:
             return False

@@ -119,7 +119,7 @@ class Rounds:
         info: ModelInfo = info_for_replay(target_files.sha256, theirs.width, theirs.eos_ids)
         chooser = AutoChooser(STEP_COST, ROW_COST)
         pair = Pair(self.bridge, drafts, no_verifier(), info, chooser, False, Q_ENTRIES)
-        self.met = VerifierHistory()
+        self.history = VerifierHistory()
         self._pair = Pair(**{**vars(pair), "verifier": cast(VerifierClient, self)})
 
     @contextmanager

@@ -82,7 +82,7 @@ class ReplayVerifier:
     def __init__(self, recordings: Sequence[Recording], rounds: list[Round]) -> None:
         self._by_prompt = {recording.prompt: recording for recording in recordings}
         self._rounds = rounds
-        self.met = VerifierHistory()
+        self.history = VerifierHistory()
 
     def session(self, spec: OpenSession) -> ReplaySession:
         return ReplaySession(self._by_prompt[spec.prompt], self._rounds)

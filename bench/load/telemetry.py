@@ -89,7 +89,7 @@ def call_hook(tracer: Tracer, repeats: int) -> float:
 
     async def nothing(request: object, context: object) -> None: ...
 
-    reported, context = calls._told(nothing, "crossdraft.v1.DrafterService/Generate"), Context()
+    reported, context = calls._counted(nothing, "crossdraft.v1.DrafterService/Generate"), Context()
 
     async def many(what: Callable[..., Any]) -> float:
         began = time.thread_time()

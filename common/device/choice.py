@@ -25,7 +25,7 @@ _MINIMUM = (8, 0)  # compute capability: for older GPUs no kernel is compiled in
 
 
 # Rows in one forward pass, where nobody says. On a GPU 64 sessions with seven drafts each fit into
-# one, and it is what steps are recorded for; on the CPU a long pass makes rounds wait.
+# one, and it is what CUDA graphs are captured for; on the CPU a long pass makes rounds wait.
 BATCH_ROWS = {"cpu": 128, "cuda": 512}
 
 

@@ -1,7 +1,7 @@
-"""All that is CUDA's own: recording, waiting, clocks, memory. All else asks a Runtime for it.
+"""All that is CUDA's own: graph capture, waiting, clocks, memory, behind the Runtime protocol.
 
 Knows torch.cuda. Does not know models, sessions, and why somebody waits. Without a GPU a step is
-called where it would be replayed, and the same code runs around it, in tests and small trials.
+run eagerly where it would be replayed, and the same code runs around it, in tests and small trials.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Event(Protocol):
         """Put it behind everything that was asked of the device so far."""
 
     def wait(self) -> None:
-        """Wait until the device has come to it; not at all if it was never recorded."""
+        """Wait until the device has come to it; not at all if the event was never recorded."""
 
     def seconds_since(self, earlier: Event) -> float:
         """On the device, between two marks that it has passed."""
@@ -58,7 +58,7 @@ class Runtime(Protocol):
     def check(self) -> None:
         """Raise if the device can do nothing more: after some errors a process has lost it."""
 
-    def mark(self) -> Event: ...
+    def event(self) -> Event: ...
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """What does `step`'s work again, over the same memory."""
@@ -104,11 +104,11 @@ class Cuda:
     def check(self) -> None:
         torch.cuda.synchronize(self._device)
 
-    def mark(self) -> CudaEvent:
+    def event(self) -> CudaEvent:
         return CudaEvent()
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """All recorded steps share one pool of memory: they never run at once.
+        """All CUDA graphs share one pool of memory: they never run at once.
 
         The step runs once before, since kernels and workspaces are made on first use.
         """
@@ -135,7 +135,7 @@ class Cuda:
 
 
 class EagerEvent:
-    """The host's clock: what is called has happened when the call is over."""
+    """The host's clock: a call's work is done when it returns."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -151,7 +151,7 @@ class EagerEvent:
 
 
 class EagerRuntime:
-    """No GPU: tensors in the host's memory, steps called instead of replayed."""
+    """No GPU: tensors in the host's memory, eager steps instead of replayed ones."""
 
     pinned = False
 
@@ -159,7 +159,7 @@ class EagerRuntime:
 
     def check(self) -> None: ...
 
-    def mark(self) -> EagerEvent:
+    def event(self) -> EagerEvent:
         return EagerEvent()
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
@@ -175,7 +175,7 @@ class EagerRuntime:
 
 
 def runtime_of(device: torch.device) -> Runtime:
-    """The device's runtime; one for each model, since recorded steps share memory through it."""
+    """The device's runtime; one for each model, since its CUDA graphs share memory."""
     return Cuda(device) if device.type == "cuda" else EagerRuntime()
 
 

@@ -24,7 +24,7 @@ class Staging:
     def __init__(self, device: torch.device, runtime: Runtime, size: int = 1 << 20) -> None:
         """size: bytes; it doubles where a step needs more, which is a step that waits."""
         self._place, self._runtime = device, runtime
-        self._left = runtime.mark()
+        self._left = runtime.event()
         self._make(size)
 
     def _make(self, size: int) -> None:
@@ -67,7 +67,7 @@ class HostBuffer:
 
     def __init__(self, size: int, dtype: torch.dtype, runtime: Runtime) -> None:
         self._host = torch.empty(size, dtype=dtype, pin_memory=runtime.pinned)
-        self.landed = runtime.mark()
+        self.landed = runtime.event()
 
     def fetch(self, values: Tensor) -> Tensor:
         """values: contiguous, of this dtype. A host tensor that the next `fetch` overwrites."""

@@ -1,8 +1,8 @@
-"""What a model takes of a GPU beside its weights: recorded steps, keys and values in the rest.
+"""KV memory profiling: what CUDA graphs take of a GPU, and pages of keys and values in the rest.
 
 Knows in which order memory is measured and given out. Does not know what steps compute and who
-owns a page. How much steps take is measured, by recording the largest of them over a single page,
-since recorded steps must know where the pages are. On the CPU there is nothing but pages.
+owns a page. What graphs take is measured by capturing the largest of them over a single page,
+since graphs hold the pages' addresses. On the CPU there is nothing but pages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_GRAPH_ROWS = (
     512  # rows; longer batches are prefills, whose launches cost little beside their work
 )
 # The CUDA context, libraries, what a graph takes outside of torch's count, and batches that are
-# longer than any recorded one.
+# longer than any graph's.
 MARGIN_BYTES = 2 << 30
 MIB = 1 << 20
 
@@ -55,7 +55,7 @@ def profile_kv_memory(
     most_rows: int,
     shrink: bool = False,
 ) -> PagePool:
-    """Pages for `max_sessions` contexts of `context` tokens, or for as many as fit; steps recorded.
+    """Pages for `max_sessions` contexts of `context` tokens, or as many as fit; graphs captured.
 
     most_rows: of one batch. shrink: see make_pool.
     """
@@ -87,7 +87,7 @@ def profile_kv_memory(
     model.capture_graphs(rows, min(context, pool.capacity_tokens), _tell)
     after = runtime.memory()
     log.info(
-        "%d steps recorded in %.1f s; of the GPU's %d MiB this process holds %d, weights and "
+        "%d CUDA graphs captured in %.1f s; of the GPU's %d MiB this process holds %d, weights and "
         "%d MiB for steps included (gpu_memory_fraction allows %d), and %d are free",
         model.graph_sizes,
         time.monotonic() - began,
@@ -109,4 +109,4 @@ def budget_of(memory: Memory, fraction: float, steps: int) -> int:
 def _tell(done: int, of: int) -> None:
     """A line for each quarter."""
     if done == of or done * 4 // of > (done - 1) * 4 // of:
-        log.info("recording steps: %d of %d", done, of)
+        log.info("capturing CUDA graphs: %d of %d", done, of)

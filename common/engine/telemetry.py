@@ -1,7 +1,7 @@
 """Metrics of an engine's forward passes and pages.
 
 Knows passes, rows, pages. Does not know rounds (verifier/telemetry.py, drafter/telemetry.py).
-Called on the engine's thread, once per pass; pages and queue are read when somebody asks.
+Called on the engine's thread, once per pass; pages and queue are read at a scrape.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EngineTelemetry:
     ) -> None:
         """waiting: how many sessions have work that no finished pass has done.
 
-        unrecorded: how many passes there were for which the model had no recorded step.
+        eager: how many passes fitted no CUDA graph.
         """
         self.registry = Registry(engine)
         self._seconds = self.registry.histogram(metrics.PASS_SECONDS)

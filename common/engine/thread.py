@@ -95,7 +95,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def on_death(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called, on whichever thread notices first, should the engine die."""
+        """Call `callback` if the engine dies, on whichever thread notices first."""
         self._on_death = callback
 
     def die(self, cause: Exception) -> None:
@@ -128,7 +128,7 @@ class EngineThread:
         """Have `command` run on the engine's thread, before its next step. Never blocks."""
         self._commands.put(command)
 
-    def gather(self, until: Callable[[], float]) -> None:
+    def wait_for_more(self, until: Callable[[], float]) -> None:
         """On the engine's thread: run commands as they come until `until()` (time.monotonic).
 
         `until` is asked again after each command, so that waiting ends with its reason. What the
@@ -172,7 +172,7 @@ class EngineThread:
             _send(mail)
 
     def _drain(self, block: bool) -> bool:
-        """Run what has gathered; False once the thread should end."""
+        """Run the queued commands; False once the thread should end."""
         while True:
             if block:
                 self._busy_since = None

@@ -75,7 +75,7 @@ def collect(
     exists,
     highest,  # float32 [PADDED], the row's block maxima
     floor,
-    most_blocks,  # as many are read again, LIMIT at most; of more blocks the row is called flat
+    most_blocks,  # as many are read again, LIMIT at most; a row with more blocks is flat
     block_list,  # int32 [rows, LIMIT], scratch
     values,  # float32 [rows, LIMIT]
     ids,  # int32 [rows, LIMIT]

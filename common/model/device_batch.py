@@ -178,7 +178,7 @@ class StepBuffers:
         self._host = [torch.zeros(n, dtype=torch.int32, pin_memory=pinned) for n in sizes]
         self._device = [torch.zeros(n, dtype=torch.int32, device=device) for n in sizes]
         self._most_rows = most_rows
-        self._copied = runtime.mark()
+        self._copied = runtime.event()
 
     def view(self, rows: int, work_tiles: int) -> PagedBatch:
         """The first `rows` rows and `work_tiles` work tiles of the buffers, as a batch."""

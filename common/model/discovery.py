@@ -124,7 +124,7 @@ def follows_positions(config: Any) -> bool:
     """Whether rotary frequencies are looked up by a batch's longest position, in each pass.
 
     "dynamic" asks the device and waits for its answer; "longrope" did so in some versions of
-    transformers. A recorded step can do neither.
+    transformers. A CUDA graph can do neither.
     """
     return bool(_rope_types(config) & {"dynamic", "longrope"})
 

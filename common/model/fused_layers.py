@@ -61,7 +61,7 @@ class Product(nn.Module):
 
 
 class FusedLayer(nn.Module):
-    """One layer, called as transformers calls its own, but for what it hands to the next."""
+    """One layer with transformers' interface, but for what it hands to the next."""
 
     def __init__(self, layer: Any, exact: bool) -> None:
         super().__init__()

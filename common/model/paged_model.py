@@ -6,7 +6,7 @@ and scheduling. transformers' Cache API changes between minor versions, so it is
 flattened to [1, rows], positions are explicit, and the batch travels as a keyword to our attention.
 
 On the CPU, weights are packed and every row attends alone, in float32. On CUDA, weights stay as
-they are, in bfloat16, rows attend through kernels, and small batches replay recorded steps.
+they are, in bfloat16, rows attend through kernels, and small batches replay CUDA graphs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PagedModel:
         self.max_context_length = model_discovery.longest_context(self.config)
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
         # none at all it would look into the positions, which takes time in every pass, and which a
-        # recorded step can't wait for. A model that is about to be refused may want another one.
+        # CUDA graph can't wait for. A model that is about to be refused may want another one.
         no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
         self._no_mask = no_mask if self.kernels else None
         recorder = model_discovery.discover_layers(self.config, self._run, self.device)
@@ -99,7 +99,7 @@ class PagedModel:
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
-        self.eager_passes = 0  # larger than any recorded step
+        self.eager_passes = 0  # that fitted no CUDA graph
         self.fused = False
         if self.kernels:
             from common.model.device_batch import PagedLayers
@@ -157,9 +157,9 @@ class PagedModel:
 
     def release(self) -> None:
         """Free the KV cache, and the CUDA graphs that use it."""
-        recorded, self._graphs, self._store = self._graphs, None, None
-        if recorded is not None:
-            del recorded
+        graphs, self._graphs, self._store = self._graphs, None, None
+        if graphs is not None:
+            del graphs
             self.runtime.settle()
 
     def capture_graphs(
@@ -178,7 +178,7 @@ class PagedModel:
         if not self.kernels:
             return
         if model_discovery.follows_positions(self.config):
-            log.warning("steps are called, not replayed: rotary frequencies follow positions")
+            log.warning("steps run eagerly: rotary frequencies follow positions")
             return
         from common.model.device_batch import StepBuffers
         from common.model.step_graphs import StepGraphs, step_sizes
@@ -199,7 +199,7 @@ class PagedModel:
 
     @property
     def graph_sizes(self) -> int:
-        """How many steps are recorded."""
+        """How many CUDA graphs are captured."""
         return len(self._graphs.sizes) if self._graphs is not None else 0
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -229,7 +229,7 @@ class PagedModel:
         return self._run_paged(place(rows, self._store, self._paged, self.device))
 
     def _run_paged(self, batch: PagedBatch) -> Tensor:
-        """What is recorded, so nothing in it may wait for the device."""
+        """What is captured, so nothing in it may wait for the device."""
         return self._run(batch.ids, batch.positions, batch, batch.wanted)
 
     @torch.inference_mode()

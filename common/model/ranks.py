@@ -78,7 +78,7 @@ class Ranks:
     # --- on rank 0 ----------------------------------------------------------------------------
 
     def watch(self, on_loss: Callable[[RankLost], object]) -> None:
-        """Have `on_loss` called, on a thread of its own, for a rank that ends without goodbye."""
+        """Call `on_loss`, on a thread of its own, for a rank that ends without goodbye."""
         for rank in range(1, self.place.world):
             watcher = threading.Thread(
                 target=self._await_goodbye, args=(rank, on_loss), name=f"rank-{rank}", daemon=True

@@ -37,7 +37,7 @@ _PROBE = (2, 3, 5, 9, 16)  # rows in one batch, whose bits are compared with tho
 
 
 class LeadingModel(PagedModel):
-    """Rank 0's part. Once `lead` was called, the other ranks repeat whatever is called here."""
+    """Rank 0's part. After `lead`, the other ranks repeat every call made here."""
 
     _ranks: Ranks | None = None
 
@@ -76,9 +76,9 @@ class LeadingModel(PagedModel):
         *,
         largest_only: bool = False,
     ) -> None:
-        """Nothing: steps with sums over ranks in them have never been recorded, and are called."""
+        """Nothing: steps with sums over ranks are never captured, and run eagerly."""
         if self.kernels and not largest_only:
-            log.warning("steps over several ranks are called, not replayed")
+            log.warning("steps over several ranks run eagerly")
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """As PagedModel's. Raises RankLost if it can't be finished: ranks are out of step then."""

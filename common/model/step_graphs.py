@@ -1,7 +1,7 @@
-"""Recorded steps: CUDA graphs of decodes and verifications, by size, replayed on other batches.
+"""CUDA graphs of decode and verify steps, by size, replayed on other batches.
 
 Knows sizes, and a step as a callable on a batch at fixed addresses. Does not know models and
-what rows mean. Where there is no CUDA the step is called instead of replayed, on the same padded
+what rows mean. Without CUDA the step runs eagerly instead, on the same padded
 batches.
 """
 
@@ -20,7 +20,7 @@ from common.model.device_batch import PagedBatch, StepBuffers
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILES_PER_ROW = (1, 4, 16, 64)  # context splits; a graph has one of these times its rows
 
-Progress = Callable[[int, int], None]  # steps recorded, of how many
+Progress = Callable[[int, int], None]  # graphs captured, of how many
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def step_sizes(most_rows: int, most_splits: int, max_tiles: int) -> list[StepSiz
 
 
 class StepGraphs:
-    """Steps of all `sizes`, recorded once, over one set of buffers.
+    """Graphs of all `sizes`, captured once, over one set of buffers.
 
     run: computes logits [wanted, vocab] of a batch on the device without waiting for it.
     """
@@ -76,7 +76,7 @@ class StepGraphs:
                 progress(done + 1, len(self.sizes))
 
     def find(self, rows: FlatBatch) -> StepSize | None:
-        """The smallest recorded step that holds the batch, or None."""
+        """The smallest graph that holds the batch, or None."""
         for size in self.sizes:
             if size.rows >= rows.rows and size.work_tiles >= len(rows.work_tiles):
                 return size

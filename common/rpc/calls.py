@@ -54,12 +54,12 @@ class CallTelemetry(grpc.aio.ServerInterceptor):
             return handler
         behaviour, factory = parts(handler)
         return factory(
-            self._told(behaviour, path.removeprefix("/")),
+            self._counted(behaviour, path.removeprefix("/")),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    def _told(self, behaviour: Callable[..., Any], path: str) -> Callable[..., Awaitable[Any]]:
+    def _counted(self, behaviour: Callable[..., Any], path: str) -> Callable[..., Awaitable[Any]]:
         name = path.rpartition("/")[2]
         method = name if name in metrics.METHOD else OTHER
 

@@ -72,7 +72,7 @@ def filters(params: Sequence[SamplingParams], vocab: int) -> tuple[Tensor, Tenso
 
 
 def probabilities(
-    logits: Tensor,  # float32 [rows, vocab], adjusted; -inf where an id can't be
+    logits: Tensor,  # float32 [rows, vocab], processed; -inf where an id can't be
     temperature: Tensor,  # float32 [rows], > 0
     top_k: Tensor,  # int [rows], >= 1; vocab or more: off
     top_p: Tensor,  # float32 [rows], 1: off

@@ -7,7 +7,7 @@ replicas, and a round without drafts consumes nothing. The words are those of `t
 bit (common/kernels/rng.py); floats may differ from Triton's in log's last ulp. Made on the CPU,
 whatever device they go to.
 
-position: index in the target's sequence of the token that is decided (prompt length + new tokens
+position: index in the target's sequence of the token that is sampled (prompt length + new tokens
 before it). Does not know distributions, rules and sessions.
 """
 
@@ -136,7 +136,7 @@ def exponential(seed: Tensor, position: Tensor, ids: Tensor, purpose: Purpose) -
 def fractions(word: Halves) -> NDArray[np.float32]:
     """((word >> 1) + 0.5) * 2**-31, kept below 1: float32 in (0, 1), increasing.
 
-    31 bits, because the least of them decides: of 24 alone, every 60th sample from 262,144 likely
+    31 bits, because the minimum wins: of 24 alone, every 60th sample from 262,144 likely
     ids would be a tie, which the lowest id wins.
     """
     w = (word >> np.uint32(1)).view(np.int32).astype(np.float32)  # faster than from unsigned

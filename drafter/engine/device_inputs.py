@@ -1,7 +1,7 @@
 """Sampler inputs of a draft step as tensors for kernels.
 
-Knows how sampling and adjustments become rows. Does not know kernels' launches and memory
-(drafter/engine/device_sampler.py). Built on the host; `adjust` runs where its tensors are.
+Knows how sampling and logits processors become rows. Does not know kernels' launches and memory
+(drafter/engine/device_sampler.py). Built on the host; `process` runs where its tensors are.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def entries_of(inputs: Sequence[SamplerInput]) -> Entries:
     return Entries(rows, *(torch.cat(columns) for columns in zip(*found, strict=True)))
 
 
-def adjust(
+def process(
     logits: Tensor,  # [rows, draft vocab], any float dtype
     entries: Entries,
     out: Tensor,  # float32 [rows, draft vocab], written

@@ -24,7 +24,7 @@ from common.device.staging import HostBuffer, Staging
 from common.sampling.rng import Purpose
 from common.types import SparseDistribution
 from drafter.bridge.bridge import NO_TARGET_ID, Bridge
-from drafter.engine.device_inputs import Entries, adjust, entries_of, steps_of
+from drafter.engine.device_inputs import Entries, entries_of, process, steps_of
 from drafter.engine.healing import heal, healing_inputs
 from drafter.engine.sampler import SampledToken, SamplerInput
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
@@ -91,7 +91,7 @@ class DeviceSampler:
         self._end = 0  # of what this step has taken of it
         self._staging = Staging(device, runtime)
         self._host_buffer = HostBuffer(most, torch.int32, runtime)
-        self._begun = runtime.mark()
+        self._begun = runtime.event()
         self.enter = runtime.enter
         self.lag_s = 0.0
 
@@ -164,11 +164,11 @@ class DeviceSampler:
     def _scores(
         self, logits: Tensor, rows: Tensor, entries: Entries | None, places: Sequence[int]
     ) -> Tensor:
-        """Those logit rows, adjusted; the logits themselves where that is what they are."""
+        """Those logit rows, processed; the logits themselves where that is what they are."""
         if entries is None and len(places) == len(logits):
             return logits  # every row, and so in order
         picked = torch.index_select(logits, 0, rows, out=self._picked[: len(rows)])
-        return picked if entries is None else adjust(picked, entries, self._wide[: len(rows)])
+        return picked if entries is None else process(picked, entries, self._wide[: len(rows)])
 
     def _propose(self, scores: Tensor, members: list[int], kind: _Kind, steps: Steps) -> _Launch:
         count, slots = len(members), kind.slots

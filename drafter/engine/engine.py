@@ -69,11 +69,11 @@ class DraftEngine:
     # --- the step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Gather, pack, forward, choose, hand out. False when nobody wants draft tokens."""
+        """Pack, forward, sample, hand out. False when nobody wants draft tokens."""
         if not self._waiting and not self._ahead:
             return False
         now = time.monotonic()
-        self._thread.gather(lambda: self._batching_delay.until(now, self._pass_s))
+        self._thread.wait_for_more(lambda: self._batching_delay.until(now, self._pass_s))
         batch = self._pack()
         if not batch:  # whoever waited has ended
             return bool(self._ahead)

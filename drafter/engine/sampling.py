@@ -53,7 +53,7 @@ class DraftSampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the target's next token is certain."""
+        """Whether the target is greedy."""
         return self._rule is AcceptanceRule.GREEDY
 
     @property

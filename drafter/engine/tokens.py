@@ -42,7 +42,7 @@ class DraftSamplingParams:
 
 
 def choose(
-    scores: Tensor,  # [rows, draft vocab], adjusted logits
+    scores: Tensor,  # [rows, draft vocab], processed logits
     allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
     sampling: Sequence[DraftSamplingParams | None],  # per row; None: the likeliest
     steps: Sequence[int],  # per row: how many tokens of its draft were chosen before
@@ -70,7 +70,7 @@ def choose(
 
 
 def sample_rows(
-    logits: Tensor,  # [rows, draft vocab], adjusted
+    logits: Tensor,  # [rows, draft vocab], processed
     allowed: Sequence[Tensor],  # per row: bool [draft vocab], the ids it may choose
     sampling: Sequence[DraftSamplingParams],  # per row
     steps: Sequence[int],  # per row: how many tokens of its draft were sampled before

@@ -62,7 +62,7 @@ def _step(root: _State, state: _State, byte: int) -> _State:
 class StopFilter(Generic[T]):
     """Tokens in, with their bytes; out come those that are final, in order.
 
-    A token of which some bytes are certain leaves at once with these; its others come with the next
+    A token of which some bytes are final leaves at once with these; its others come with the next
     token that leaves, or at the end. A token without bytes leaves behind those before it.
     """
 

@@ -61,7 +61,7 @@ class VerifierClient:
         self.round_timeout_s = round_timeout_s
         self.open_timeout_s = open_timeout_s
         self.tracer = tracer
-        self.met = VerifierHistory()
+        self.history = VerifierHistory()
         self._stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         self._timeout_s = timeout_s
 
@@ -159,13 +159,13 @@ class VerifierSession:
 
     async def _open(self, first: bool) -> Verdict:
         failing = "no verifier answers" if first else "the verifier is gone, and no other answers"
-        search = VerifierSelection(self._slow, self._client.met)
+        selection = VerifierSelection(self._slow, self._client.history)
         self._span.end()
         self._span = tracing.calling(self._client.tracer, METHOD)
         try:
             async for _ in self._client.attempts(failing, OPEN_TIMEOUT_S if first else None):
                 try:
-                    return await self._open_where_room_is(search)
+                    return await self._open_at_one_with_capacity(selection)
                 except VerifierLost as cause:
                     log.debug("no session: %s", cause)
                     if first and (self._verifier_id or isinstance(cause, VerifierTimeout)):
@@ -181,33 +181,33 @@ class VerifierSession:
             raise
         return await self._open(first=False)
 
-    async def _open_where_room_is(self, search: VerifierSelection) -> Verdict:
+    async def _open_at_one_with_capacity(self, selection: VerifierSelection) -> Verdict:
         """One attempt, and more while verifiers are full. Raises VerifierLost, VerifierRefused."""
         while True:
             self._cancel()
             metadata = (*request_id.outgoing(), *tracing.outgoing(self._span))
             self._call = self._stub.Verify(metadata=metadata)
             try:
-                verdict = await self._first_verdict(self._call, search)
+                verdict = await self._first_verdict(self._call, selection)
             except VerifierRefused as cause:
                 full = cause.status is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not self._verifier_id:  # gRPC may leave out what a call began with
-                    self._client.met.answered(cause.verifier)
-                if not (full and search.may_find_room(self._verifier_id or cause.verifier)):
+                    self._client.history.answered(cause.verifier)
+                if not (full and selection.may_find_another(self._verifier_id or cause.verifier)):
                     raise
             else:
                 self._commit((), verdict.next_token)
                 return verdict
 
     async def _first_verdict(
-        self, call: grpc.aio.StreamStreamCall[Any, Any], search: VerifierSelection
+        self, call: grpc.aio.StreamStreamCall[Any, Any], selection: VerifierSelection
     ) -> Verdict:
         spec = self._spec.resumed(self._committed)
         client, self._verifier_id = self._client, ""
-        answer_s = ANSWER_S if client.met.tell_ids else client.open_timeout_s
+        answer_s = ANSWER_S if client.history.identified else client.open_timeout_s
         opening = asyncio.create_task(self._exchange(spec))  # no time is lost over who is there
         try:
-            self._verifier_id = await search.answer(call, answer_s)
+            self._verifier_id = await selection.answer(call, answer_s)
             return await opening
         finally:
             opening.cancel()

@@ -20,23 +20,23 @@ from common.rpc import verifier_id
 from drafter.verifier_client.lost import VerifierLost, VerifierTimeout
 
 ANSWER_S = 5.0  # for a verifier to say that it has the stream, before it reads the prompt
-PASSES = 3  # streams in a row that may meet a slow verifier; then there is no other
+PASSES = 3  # streams in a row that may get a slow verifier; then there is no other
 REFUSALS = 3  # of one full verifier, since other sessions take turns at the addresses as well
 MOST_REFUSALS = 16  # of all together
-MET = 8  # streams in a row at one verifier, until it is taken for the only one
+SOLE_AFTER = 8  # streams in a row at one verifier, until it is taken for the only one
 FULL_S = 1.0  # that a refusal is news
 
 
 class VerifierHistory:
-    """What all sessions of a drafter together have met."""
+    """What all sessions of a drafter have seen of verifiers."""
 
     def __init__(self) -> None:
-        self._last: deque[str] = deque(maxlen=MET)  # ids of verifiers that had the last streams
+        self._last: deque[str] = deque(maxlen=SOLE_AFTER)  # verifiers of the last streams
         self._full_at = -math.inf  # when one was full
 
     @property
-    def tell_ids(self) -> bool:
-        """Whether verifiers here have been seen to."""
+    def identified(self) -> bool:
+        """Whether verifiers here send ids."""
         return bool(self._last)
 
     @property
@@ -53,16 +53,16 @@ class VerifierHistory:
 
     def only(self, verifier: str) -> bool:
         """Whether there seems to be no other: streams go to all of them in turn."""
-        return len(self._last) == MET and set(self._last) == {verifier}
+        return len(self._last) == SOLE_AFTER and set(self._last) == {verifier}
 
 
 class VerifierSelection:
     """From a session's beginning, or a verifier's loss, until one gives its first verdict."""
 
-    def __init__(self, slow: Set[str], met: VerifierHistory) -> None:
+    def __init__(self, slow: Set[str], history: VerifierHistory) -> None:
         """slow: ids of verifiers that took too long over this session's rounds."""
         self._slow = slow
-        self._met = met
+        self._history = history
         self._passes = PASSES
         self._refusals: Counter[str] = Counter()
 
@@ -77,16 +77,16 @@ class VerifierSelection:
                 answered = verifier_id.received(await call.initial_metadata())
         except TimeoutError as cause:
             raise VerifierTimeout(f"no answer within {limit_s:g} s") from cause
-        self._met.answered(answered)
+        self._history.answered(answered)
         if answered in self._slow and self._passes:
             self._passes -= 1
             raise VerifierLost("it took too long before; another may do better")
         return answered
 
-    def may_find_room(self, full: str) -> bool:
+    def may_find_another(self, full: str) -> bool:
         """Whether another verifier is to be tried at once, now that this one is full."""
-        self._met.refused()
+        self._history.refused()
         self._refusals[full] += 1
-        if self._met.only(full):
+        if self._history.only(full):
             return False
         return self._refusals[full] < REFUSALS and self._refusals.total() < MOST_REFUSALS

@@ -19,7 +19,7 @@ from common.rpc.channel import open_channel
 from common.types import Proposal
 from drafter.drafting import Drafting
 from drafter.verifier_client import client as verifier_client
-from drafter.verifier_client import selection as search
+from drafter.verifier_client import selection as selection
 from drafter.verifier_client.client import VerifierClient, VerifierSession
 from tests.drafter.fake_verifier import SPEC, Breaking, FakeVerifier, aborting, hanging
 from tests.support.fake_pairs import PROMPTS, serving_pair
@@ -117,9 +117,9 @@ async def test_a_full_verifier_without_others_is_asked_a_few_times_and_no_more()
     async with client_of(fake) as client:
         with pytest.raises(VerifierRefused):
             await opened(client)
-        assert fake.asked == search.REFUSALS
+        assert fake.asked == selection.REFUSALS
         # Once it has been met so often, there can't be another one.
-        for _ in range(search.MET):
+        for _ in range(selection.SOLE_AFTER):
             before = fake.asked
             with pytest.raises(VerifierRefused):
                 await opened(client)
@@ -148,11 +148,11 @@ async def test_while_sessions_are_refused_the_draft_model_reads_no_prompt_ahead(
     async with serving_pair() as pair:
         expected = await pair.generate(PROMPTS[0])
         assert len(read) == 1
-        pair.drafter.pair.verifier.met.refused()
-        monkeypatch.setattr(search, "FULL_S", LONG_S)
+        pair.drafter.pair.verifier.history.refused()
+        monkeypatch.setattr(selection, "FULL_S", LONG_S)
         output = await pair.generate(PROMPTS[0])
         assert len(read) == 1 and output.token_ids == expected.token_ids
-        monkeypatch.setattr(search, "FULL_S", 0.0)
+        monkeypatch.setattr(selection, "FULL_S", 0.0)
         await pair.generate(PROMPTS[0])
         assert len(read) == 2
 

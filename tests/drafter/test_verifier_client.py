@@ -110,13 +110,13 @@ async def test_a_reopened_round_is_a_prefill_and_no_rejection() -> None:
         session = SpeculativeSession(pair, SPEC, {}, 0, BridgeMode.TEXT)
         await session.open()
         assert session.statistics.wire_bytes > 0
-        run = await session.check(Proposal(1, 3, (8, 9)))
+        run = await session.verify(Proposal(1, 3, (8, 9)))
         assert (run.token_ids, session.output_length) == ((7,), 2)
         assert session.statistics.rounds == session.statistics.committed == 0
         assert session.statistics.drafted_by_position == []
         again = await session.propose()
         assert (again.round, again.base_length) == (2, 4)
-        await session.check(again)
+        await session.verify(again)
         assert session.statistics.rounds == session.statistics.committed == 1
         session.close()
 

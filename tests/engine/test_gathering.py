@@ -88,12 +88,12 @@ def test_waiting_ends_as_soon_as_the_last_expected_one_is_back() -> None:
     back: list[int] = []
     for number in range(3):
         thread.call(lambda number=number: back.append(number))  # type: ignore[misc]
-    thread.gather(lambda: 0.0 if len(back) == 2 else time.monotonic() + FOREVER)
+    thread.wait_for_more(lambda: 0.0 if len(back) == 2 else time.monotonic() + FOREVER)
     assert back == [0, 1]  # the third runs before the next step, as ever
 
 
 def test_waiting_ends_with_its_time() -> None:
-    EngineThread("test", lambda: False).gather(lambda: time.monotonic() - 1.0)
+    EngineThread("test", lambda: False).wait_for_more(lambda: time.monotonic() - 1.0)
 
 
 def test_a_thread_that_waits_can_be_stopped() -> None:
@@ -101,7 +101,7 @@ def test_a_thread_that_waits_can_be_stopped() -> None:
 
     def step() -> bool:
         gathering.set()
-        thread.gather(lambda: time.monotonic() + FOREVER)
+        thread.wait_for_more(lambda: time.monotonic() + FOREVER)
         return True
 
     thread = EngineThread("test", step)

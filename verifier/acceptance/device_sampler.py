@@ -1,9 +1,9 @@
 """Acceptance on a GPU: drafts sent in one copy, kernels, results fetched in one copy.
 
 Knows how sessions become the kernels' arguments, and which workspace serves which session: a
-session's numbers may not depend on who sits beside it, so those with adjusted logits, which the
+session's numbers may not depend on who sits beside it, so those with logits processors, which the
 kernels search otherwise (verifier/kernels/mask_logits.py), never share a launch with others. Does
-not know how kernels decide. Nothing waits for the device before the last copy: launches queue
+not know how the kernels work. Nothing waits for the device before the last copy: launches queue
 behind the pass.
 """
 
@@ -79,7 +79,7 @@ class DeviceAcceptanceSampler:
         self._results = torch.zeros((most_sessions, 2), dtype=torch.int64, device=device)
         self._staging = Staging(device, runtime)
         self._host_buffer = HostBuffer(2 * most_sessions, torch.int64, runtime)
-        self._begun = runtime.mark()
+        self._begun = runtime.event()
         self.enter, self.check = runtime.enter, runtime.check
         self.lag_s = 0.0
 
@@ -190,7 +190,7 @@ def _adjusts(session: Session) -> bool:
 
 
 def _parts(sessions: Sequence[Session]) -> list[Sequence[Session]]:
-    """Sessions with bare logits, then those with adjusted ones: the batcher's order."""
+    """Sessions with bare logits, then those with processed ones: the batcher's order."""
     bare = sum(not _adjusts(session) for session in sessions)
-    assert not any(map(_adjusts, sessions[:bare])), "sessions with adjusted logits come last"
+    assert not any(map(_adjusts, sessions[:bare])), "sessions with logits processors come last"
     return [part for part in (sessions[:bare], sessions[bare:]) if part]

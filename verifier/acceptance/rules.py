@@ -107,7 +107,7 @@ def _scores(
     processors: LogitsProcessors | None,
     allowed: Tensor | None,
 ) -> Tensor:  # float32 [n, vocab], a copy
-    """The rows' logits before temperature: adjusted, and ids that don't exist out."""
+    """The rows' logits before temperature: processed, and ids that don't exist out."""
     scores = logits.index_select(0, rows).to(torch.float32)
     if processors is not None:
         first, after = processors.offsets[rows], processors.offsets[rows + 1]

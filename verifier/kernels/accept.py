@@ -76,7 +76,7 @@ def accept_greedy(
 
 
 def accept(
-    logits: Tensor,  # [rows, vocab]; has holes while this runs if adjustments are given (adjust.py)
+    logits: Tensor,  # [rows, vocab]; has holes while this runs with processors
     draft_tokens: Tensor,  # int64 [rows]
     offsets: Tensor,  # int64 [sessions + 1]
     sampling: SamplingBatch,

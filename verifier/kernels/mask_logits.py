@@ -1,8 +1,8 @@
 """Logit bias, penalties and ids that may not come yet, on the few (row, id) pairs that have any.
 
-The adjusted value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for some
+A processed value is a float32 that a bfloat16 logit can't hold, and copying [rows, vocab] for a few
 ids would cost more than the acceptance. So the pairs are taken out: `mask_logits` keeps each
-adjusted value beside the logits and leaves -inf in its place, every later kernel reads the row as
+processed value beside the logits and leaves -inf in its place, every later kernel reads the row as
 usual and the row's pairs as one part more, and `restore` puts the logits back bit for bit. Whoever
 shares the logits in this stream sees them unchanged before and after it; only in between they have
 holes.
@@ -129,7 +129,7 @@ def value_at(
     HAS_MASK: tl.constexpr,
     HAS_PAIRS: tl.constexpr,
 ):
-    """One id's logit as every later step sees it: adjusted, -inf if it doesn't exist."""
+    """One id's logit as every later step sees it: processed, -inf if it doesn't exist."""
     x = tl.load(logits + row.to(tl.int64) * row_stride + token).to(tl.float32)
     there = token < width
     if HAS_MASK:

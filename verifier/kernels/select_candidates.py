@@ -117,7 +117,7 @@ def select_candidates(
 
 @triton.jit
 def _append(pair_ids, processed, first, end, floor, values, ids, row, count, LIMIT: tl.constexpr):
-    """Write the adjusted ids that reach `floor` behind the candidates. Returns their number now."""
+    """Append the processed ids that reach `floor` to the candidates. Returns their number."""
     for start in range(first, end, PART):
         at = start + tl.arange(0, PART)
         x = tl.load(processed + at, mask=at < end, other=float("-inf"))

@@ -55,14 +55,14 @@ class Workspace:
         rows: int, sessions: int, vocab: int, dtype: torch.dtype, device: torch.device,
         allowed: Tensor | None = None, pairs: int = 0, greedy: bool = False,
     ) -> Workspace:  # fmt: skip
-        """dtype: the logits'. pairs: adjusted (row, id) pairs at most; 0 if none ever are, which
+        """dtype: the logits'. pairs: processed (row, id) pairs at most; 0 if none ever are, which
         spares bfloat16 rows half of the steps to a threshold.
 
         Looks at `allowed` (waits for the device): not for a step.
         """
         some = 0 if greedy else rows
         chunks = triton.cdiv(vocab, CHUNK)
-        levels = flat.levels_for(torch.float32 if pairs else dtype)  # adjusted values are float32
+        levels = flat.levels_for(torch.float32 if pairs else dtype)  # processed values are float32
 
         def floats(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.float32, device=device)
