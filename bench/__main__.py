@@ -165,7 +165,7 @@ def _show(measured: Measured, plan: Plan, machine: dict[str, object], console: C
         tables.stages_table(
             [row["summary"] for row in everything],
             "Milliseconds per round and stage",
-            "outside: network, bridge, decision, text, and what no stage counted.",
+            "outside: network, bridge, acceptance, text, and what no stage counted.",
         )
     )
     different = tables.divergence_table(measured.divergences)

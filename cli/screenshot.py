@@ -1,4 +1,4 @@
-"""What the demo shows, as an SVG: the terminal as rich draws it, for README.
+"""What the demo shows, as an SVG: the terminal as rich renders it, for README.
 
 Knows rich and a fixed width, so that the same answer gives the same picture. Does not know how the
 answer was made.

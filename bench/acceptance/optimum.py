@@ -1,7 +1,7 @@
 """`python -m bench.acceptance.optimum`: each rule's acceptance against its theory.
 
 Live rounds of a pair leave rows of p and q (bench/acceptance/optimum_rows.py). On each of them the
-drafter's own sample and the verifier's own decision are run many times over, with fixed seeds, and
+drafter's own sample and the verifier's acceptance are run many times over, with fixed seeds, and
 the share of accepted drafts is put beside what it must be: for rejection sum min(p, q), which no
 rule beats. Knows the theory. Does not know where rows come from.
 """
@@ -55,7 +55,7 @@ def expected(rule: AcceptanceRule, p: Tensor, q: Tensor) -> float:
     both = (p > 0) & (q > 0)
     order = (p / q).nan_to_num(0.0).argsort(descending=True)  # infinite first, 0 / 0 wherever
     p, q, both = p[order], q[order], both[order]
-    # The greater ratio p / q decides which of the two is the maximum.
+    # The greater ratio p / q is the maximum of the two.
     above, below = p.cumsum(0), 1 - q.cumsum(0)  # x's own max is 1 either way
     total = above / p + below.clamp(min=0) / q
     return float((1 / total[both]).sum())

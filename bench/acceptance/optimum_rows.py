@@ -2,7 +2,7 @@
 
 Sessions are the real ones of both services, in this process and one at a time, under the rejection
 rule; the models are wrapped, so that the logits of each pass can be read afterwards. Of a row only
-what decides acceptance is kept: p at the ids that may be drafted, and the rest as one id more.
+what acceptance depends on is kept: p at the ids that may be drafted, and the rest as one id more.
 Knows rounds and rows. Does not know what acceptance should be (bench/acceptance/optimum.py).
 """
 
@@ -91,7 +91,7 @@ class Rounds:
         draft: PagedModel,
         draft_files: TokenizerFiles,
         context: int,  # tokens of a prompt and its output, at most
-        params: SamplingParams,  # at a temperature, without adjustments
+        params: SamplingParams,  # at a temperature, without logits processors
     ) -> None:
         assert not params.greedy and not params.processes_logits
         self._params = params

@@ -140,7 +140,7 @@ class Sampled:
         return (self.bytes_per_round - alone.bytes_per_round) * self.rounds / drafted
 
     def save(self, path: Path, key: Mapping[str, Any]) -> None:
-        """key: all that decides what is sampled."""
+        """key: all that the samples depend on."""
         reported = {"key": key, "answers": [asdict(each) for each in self.answers]}
         path.write_text(json.dumps(reported, default=str) + "\n")
 

@@ -102,7 +102,7 @@ class Scorer:
         params: SamplingParams,
         report_progress: Callable[[int], None] = lambda done: None,
     ) -> Score:
-        """Of samples sampled with `params`, which adjust no logits (bias, penalties)."""
+        """Of samples sampled with `params`, which process no logits (bias, penalties)."""
         assert not params.processes_logits and not params.greedy
         total = NOTHING
         for done, sample in enumerate(samples):

@@ -3,7 +3,7 @@
     ceilings    copy bandwidth, bf16 products
     checks      kernels against a float64 oracle, on fresh random inputs
     parts       what services are made of, up to a whole engine, against the CPU's own
-    decisions   deciding kernels, with torch and two-pass sampling beside
+acceptance  acceptance kernels, with torch and two-pass sampling beside
     models      steps at real shapes, random weights: rows, batches, called and replayed
     pair        both services over gRPC on loopback, acceptance scripted; k = 0 against k > 0
     attention, drafts, products    the other kernels, FlashInfer beside where it is installed

@@ -1,6 +1,6 @@
 """`python -m bench.device.check`: whether device parts give on a GPU what they give on a CPU.
 
-In the order in which they build on each other: copies, recorded steps, decisions, draft tokens, and
+In the order in which they build on each other: copies, CUDA graphs, acceptance, draft tokens, and
 an engine's greedy output at k = 0 to 8. To be run before anything is timed. Random weights, no
 files, no network, no gRPC. `--small` is its form under Triton's interpreter.
 """
@@ -45,7 +45,7 @@ PROMPT = (5, 17, 42, 99)
 
 
 R = AcceptanceRule
-ASKED = [  # those with adjusted logits last, as a batcher has them
+ASKED = [  # those with logits processors last, as a batcher has them
     (R.GREEDY, SamplingParams()),
     (R.TARGET_ONLY, SamplingParams(temperature=0.8, top_p=0.9, seed=1)),
     (R.REJECTION, SamplingParams(temperature=0.8, top_k=40, seed=2)),

@@ -17,7 +17,7 @@ from bench.device.budget import Budget
 from bench.device.check import run as check_parts
 from bench.device.clock import copy_bytes_per_second
 from bench.device.pair.rounds import LARGE_PAIR, PAIR_CONTEXT, SMALL_PAIR, run_pair
-from bench.device.parts.acceptance import ADJUSTED, CASES, MAIN, check, measure
+from bench.device.parts.acceptance import CASES, MAIN, PROCESSED, check, measure
 from bench.device.parts.attention import error_table, kernel_table, tile_table
 from bench.device.parts.attention_case import Shape
 from bench.device.parts.drafts import check_and_measure
@@ -80,15 +80,15 @@ def checks(bench: Bench, budget: Budget) -> Row:
     half, single = torch.float16, torch.float32
     if bench.small:
         attention = [Shape(2, 40, 2, 4, 2, 32, single)]
-        decided: list[tuple[int, int, tuple[str, ...]]] = [(8, 300, (*MAIN, *ADJUSTED))]
+        planned: list[tuple[int, int, tuple[str, ...]]] = [(8, 300, (*MAIN, *PROCESSED))]
     else:
         attention = [Shape(3, 700, 9), Shape(3, 1100, 9, 14, 2, 64), Shape(2, 513, 4, 8, 4, 256)]
         attention += [Shape(2, 1025, 9, 12, 2, 96), Shape(2, 300, 5, 8, 8, 128, half)]
         attention += [Shape(2, 600, 3, 8, 2, 128, single), Shape(64, 4096, 9)]
-        decided = [(64, 151_936, (*CASES, *ADJUSTED)), (16, 262_144, (*CASES, *ADJUSTED))]
-        decided.append((8, 49_152, MAIN))
+        planned = [(64, 151_936, (*CASES, *PROCESSED)), (16, 262_144, (*CASES, *PROCESSED))]
+        planned.append((8, 49_152, MAIN))
     found = error_table(attention, budget)
-    for rows, vocab, names in decided:
+    for rows, vocab, names in planned:
         found += check(rows, vocab, bench.device, budget, names)
     return {"checks": found, "wrong": [row for row in found if not row["right"]]}
 
@@ -163,7 +163,7 @@ def pair(bench: Bench, budget: Budget) -> Row:
 
 
 def tune(bench: Bench, budget: Budget) -> Row:
-    """For choosing constants: other tiles of attention and products, of decisions' launches."""
+    """For choosing constants: other tiles of attention and products, of acceptance's launches."""
     from bench.device.tuning import launches
 
     shapes = [Shape(64, 4096, 1), Shape(64, 4096, 9), Shape(1, 4096, 1), Shape(1, 4096, 9)]
@@ -175,7 +175,7 @@ def tune(bench: Bench, budget: Budget) -> Row:
 
 
 def profile(bench: Bench, budget: Budget) -> Row:
-    """Where a decision's time goes, launch by launch."""
+    """Where acceptance's time goes, launch by launch."""
     from bench.device.tuning import profile as profiled
 
     return {"profile": profiled(bench.device, budget)}

@@ -114,16 +114,16 @@ def _equality(row: Row) -> str:
 
 def _asked(stages: Row) -> Iterator[Row]:
     """What the project asks of an H200."""
-    decided = stages.get("acceptance", {}).get("acceptance", ())
+    accepted = stages.get("acceptance", {}).get("acceptance", ())
     for name, most in (("greedy", 1.3), ("top-k top-p, q", 3.0)):
-        row = _one(decided, kernel=name, rows=512, vocab=151_936)
-        yield _line(f"decide {name}, 512 rows, readings of the logits", most, row, "reads")
+        row = _one(accepted, kernel=name, rows=512, vocab=151_936)
+        yield _line(f"accept {name}, 512 rows, readings of the logits", most, row, "reads")
         # The reading above is our own scan's; a copy's bandwidth is nobody's kernel.
         found = None if row is None else 1 / row["share_of_copy"]
         yield _told("the same, at the copy bandwidth", f"<= {most}", found, most)
         found = None if row is None else row["torch_us"] / row["us"]
         yield _told(
-            f"decide {name}, 512 rows, times faster than torch", ">= 5", found, 5.0, above=True
+            f"accept {name}, 512 rows, times faster than torch", ">= 5", found, 5.0, above=True
         )
     for rows in (1, 4, 9):
         row = _one(
@@ -151,7 +151,7 @@ def _asked(stages: Row) -> Iterator[Row]:
                 max(0.0, row["verifier_forward_ms"] - step["device_us"] / 1e3) if step else 0.0
             )
             outside = row["network_ms"] + row["verifier_decide_ms"] + packing
-            what = f"64 streams at {row['scripted']}: gRPC, packing, decision"
+            what = f"64 streams at {row['scripted']}: gRPC, packing, acceptance"
             yield _told(f"{what}, share of a round", "<= 0.08", outside / row["round_ms"], 0.08)
 
 

@@ -1,7 +1,7 @@
-"""Where a decision's time goes on a GPU, launch by launch, and what other tile sizes would take.
+"""Where acceptance's time goes on a GPU, launch by launch, and what other tile sizes would take.
 
 Stages of `python -m bench.device` that run when they are asked for. Does not know whether
-decisions are right (bench/device/parts/acceptance.py checks).
+acceptance is right (bench/device/parts/acceptance.py checks).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CONCERNS = {  # cases whose time a constant can change much
 
 
 def launches(device: torch.device, budget: Budget) -> list[Row]:
-    """Times of the filtered scan by chunk and warps, and of decisions by VARIANTS."""
+    """Times of the filtered scan by chunk and warps, and of acceptance by VARIANTS."""
     found: list[Row] = []
     for rows in ROWS:
         found += _scans(device, rows, budget)
@@ -125,7 +125,7 @@ def _scans(device: torch.device, rows: int, budget: Budget) -> list[Row]:
 
 
 def profile(device: torch.device, budget: Budget) -> list[Row]:
-    """Microseconds of each launch of a decision, by torch's profiler; settle and probe in all."""
+    """Microseconds of each launch, by torch's profiler; accept_drafts and probe in all."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 

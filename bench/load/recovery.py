@@ -39,7 +39,7 @@ class Kill:
     after_s: float  # since all streams had begun
     streams: list[Stream]
     pauses_s: list[float]  # of those that lost their verifier
-    prefill_s: float | None  # at the other, on average over those: queue, passes and decision
+    prefill_s: float | None  # at the other, on average over those: queue, passes and acceptance
     restart_s: float  # until the killed one served again
 
     @property

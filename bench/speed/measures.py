@@ -63,7 +63,7 @@ class Summary:
     round_ms: float
     model_share: float  # of the rounds' time: both models' forward passes
     queue_share: float  # waiting for a model's thread, and what it does beside the passes
-    outside_share: float  # the rest: network, bridge, decision, text, and what no stage counted
+    outside_share: float  # the rest: network, bridge, acceptance, text, and what no stage counted
     rounds_by_mode: dict[str, int]
 
 

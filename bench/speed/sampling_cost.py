@@ -1,9 +1,9 @@
 """`python -m bench.speed.sampling_cost`: the cost of sampling beside the pass.
 
-One pass over four rows of each session, and decisions on the logits that it gave, by every rule at
+One pass over four rows of each session, and acceptance on the logits that it gave, by every rule at
 temperature 1 without filters: the dearest distribution, as every id of the vocabulary takes part.
 All drafts are accepted under `coupled` and `rejection`, so that every row counts. Knows the model
-package and the decision. Does not know services.
+package and acceptance. Does not know services.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Row:
 
     @property
     def noise_share(self) -> float:
-        """Of the target's side of a round: its pass and its decision."""
+        """Of the target's side of a round: its pass and its acceptance."""
         return self.noise_ms / (self.pass_ms + self.accept_ms)
 
 
 def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
-    """What takes turns: the pass, then by rule the decision and its random numbers alone."""
+    """What takes turns: the pass, then by rule the acceptance and its random numbers alone."""
     import torch
 
     from bench.device.parts.acceptance_oracle import sampling
@@ -124,7 +124,7 @@ def rows_of(sessions: int, ms: dict[str, float]) -> list[Row]:
 
 
 def shown(rows: list[Row], title: str, caption: str) -> Table:
-    headings = ["sessions", "rule", "pass ms", "decision ms", "random numbers ms", "their share"]
+    headings = ["sessions", "rule", "pass ms", "acceptance ms", "random numbers ms", "their share"]
     made = tables.table(title, headings, caption)
     for row in rows:
         ms = (f"{each:.1f}" for each in (row.pass_ms, row.accept_ms, row.noise_ms))
@@ -142,7 +142,7 @@ def shown(rows: list[Row], title: str, caption: str) -> Table:
 def main(
     target: str, context: int, repeats: int, sessions: tuple[int, ...], out: Path | None
 ) -> None:
-    """Time a pass of the target, the decision by each rule, and the random numbers in it."""
+    """Time a pass of the target, acceptance by each rule, and the random numbers in it."""
     native.settle()
     from common.model.paged_model import PagedModel
 

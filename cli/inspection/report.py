@@ -1,6 +1,6 @@
 """What two models' vocabularies have in common, before anything is served.
 
-Knows directories, and the numbers that tell whether a pair is worth trying. Does not know
+Knows directories, and the numbers that show whether a pair is worth trying. Does not know
 weights (none is loaded), and how a report looks (cli/inspect_pair.py).
 """
 

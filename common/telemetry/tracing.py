@@ -98,7 +98,7 @@ def add_round(span: Span, number: int, attributes: Mapping[str, int]) -> None:
 def exporting(service: str, endpoint: str | None, ratio: float) -> Iterator[Tracer]:
     """A tracer whose spans go to an OTLP collector at `endpoint`; None: they go nowhere.
 
-    ratio: of the traces that begin here; what a caller has decided holds. Raises ConfigError.
+    ratio: of the traces that begin here; a caller's own choice holds. Raises ConfigError.
     """
     if endpoint is None:
         yield NO_TRACER

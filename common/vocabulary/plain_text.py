@@ -110,7 +110,7 @@ def _strip(tokenizer: dict[str, Any], special: set[str]) -> dict[str, Any]:
     vocabulary = model["vocab"]
     kept = [token for token in tokenizer["added_tokens"] if not token["special"]]
     if isinstance(vocabulary, dict):
-        # Renamed rather than removed: the count of entries decides the ids of added tokens.
+        # Renamed rather than removed: the count of entries sets the ids of added tokens.
         for text in special & vocabulary.keys():
             token_id = vocabulary.pop(text)
             vocabulary[f"\ue000special{token_id}"] = token_id

@@ -59,7 +59,7 @@ def test_a_wrong_acceptance_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.kernels
 def test_acceptance_with_logits_processors_is_checked_too() -> None:
     torch.manual_seed(0)
-    rows = device_kernels.check(8, 50, CPU, Budget(60), tuple(device_kernels.ADJUSTED))
+    rows = device_kernels.check(8, 50, CPU, Budget(60), tuple(device_kernels.PROCESSED))
     assert len(rows) == 3 and all(row["right"] for row in rows)
 
 

@@ -52,21 +52,21 @@ PAIRS = {
     "bias": "*fp32", "seen": "*i1", "counts": "*i32", "banned": "*i1", "repetition": "*fp32",
     "presence": "*fp32", "frequency": "*fp32",
 }  # fmt: skip
-SETTLED = {
+ACCEPTED = {
     "block_list": "*i32", "values": "*fp32", "ids": "*i32", "row_values": "*fp32",
     "candidates": "*i32", "best": "*i32", "stops": "*i32", "keys": "*fp32", "tokens": "*i32",
     "acceptance": "*i64", "few": "*i32", "many": "*i32", "sampled": "*i32", "flat": "*i32",
     "intervals": "*i32", "over_under": "*fp32", "edges": "*i32", "masses": "*fp32",
     "q_ids": "*i32", "q_probs": "*fp32", "q_width": "i32",
 }  # fmt: skip
-DECISION = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **SETTLED}
+ACCEPTANCE = {**LOGITS, **SESSIONS, **SAMPLING, **SCAN, **PAIRS, **ACCEPTED}
 WIDE = ("row_stride",)
 
 
 PLAIN = {"HAS_MASK": False, "HAS_Q": True, "HAS_PAIRS": False}
 ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
 TARGET_ONLY = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
-ADJUSTED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
+PROCESSED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
 PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
 FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
 
@@ -77,11 +77,11 @@ def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
 
 
 def _levels(shift: int) -> int:
-    """As a workspace has them: adjusted values are float32, whatever the logits are."""
+    """As a workspace has them: processed values are float32, whatever the logits are."""
     return flat.levels_for(torch.bfloat16 if shift else torch.float32)
 
 
-def _narrow(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
+def _select(shift: int, mask: bool, pairs: bool) -> dict[str, Any]:
     fixed = {"LEVELS": _levels(shift), "PADDED": 4096, "SHIFT": shift}
     return {**FILTER, **fixed, "HAS_MASK": mask, "HAS_PAIRS": pairs}
 
@@ -111,25 +111,27 @@ def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:
     return {**FILTER, **fixed, "HAS_MASK": shared, "HAS_MAP": shared}
 
 
-STEPS = {**DECISION, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
-FP32 = {**DECISION, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
-FP16 = {**DECISION, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
+STEPS = {**ACCEPTANCE, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
+FP32 = {**ACCEPTANCE, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
+FP16 = {**ACCEPTANCE, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
 CASES = [
-    Case("scan, argmax", scan.scan_rows, DECISION, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan, argmax", scan.scan_rows, ACCEPTANCE, _scan(False, True), WIDE, scan.WARPS),
     Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
-    Case("scan", scan.scan_rows, DECISION, _scan(False, False), WIDE, scan.WARPS),
+    Case("scan", scan.scan_rows, ACCEPTANCE, _scan(False, False), WIDE, scan.WARPS),
     Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
     Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),
     Case(
-        "expand_sessions", sessions.expand_sessions, {**DECISION, "offsets": "*i64", "rows": "i32"}
+        "expand_sessions",
+        sessions.expand_sessions,
+        {**ACCEPTANCE, "offsets": "*i64", "rows": "i32"},
     ),
-    Case("mask_logits", adjust.mask_logits, {**DECISION, "offsets": "*i64"}, {"HAS_MASK": True}),
-    Case("restore", adjust.restore, {**DECISION, "offsets": "*i64"}),
+    Case("mask_logits", adjust.mask_logits, {**ACCEPTANCE, "offsets": "*i64"}, {"HAS_MASK": True}),
+    Case("restore", adjust.restore, {**ACCEPTANCE, "offsets": "*i64"}),
     Case(
         "select_candidates",
         select_candidates.select_candidates,
-        DECISION,
-        _narrow(16, False, False),
+        ACCEPTANCE,
+        _select(16, False, False),
         WIDE,
         accept.SELECT_WARPS,
     ),
@@ -137,21 +139,21 @@ CASES = [
         "narrow, all",
         select_candidates.select_candidates,
         FP32,
-        _narrow(0, True, True),
+        _select(0, True, True),
         WIDE,
         accept.SELECT_WARPS,
     ),
     Case(
         "accept_drafts",
         accept_drafts.accept_drafts,
-        DECISION,
+        ACCEPTANCE,
         _accept_drafts(16, False, PLAIN),
         WIDE,
         accept.ACCEPT_WARPS,
         128,
     ),
     Case(
-        "settle, all",
+        "accept drafts, all",
         accept_drafts.accept_drafts,
         FP32,
         _accept_drafts(0, False, ALL),
@@ -162,7 +164,7 @@ CASES = [
     Case(
         "whole",
         accept_drafts.accept_drafts,
-        DECISION,
+        ACCEPTANCE,
         _accept_drafts(16, True, PLAIN),
         WIDE,
         accept.WHOLE_WARPS,
@@ -177,16 +179,16 @@ CASES = [
         accept.WHOLE_WARPS,
         128,
     ),
-    Case("probe", flat.probe, DECISION, _probe(16, 0, False), WIDE, accept.PROBE_WARPS),
+    Case("probe", flat.probe, ACCEPTANCE, _probe(16, 0, False), WIDE, accept.PROBE_WARPS),
     Case("probe, all", flat.probe, FP32, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
-    Case("sample", sample.sample, DECISION, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
+    Case("sample", sample.sample, ACCEPTANCE, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
     Case("sample, all", sample.sample, FP32, _sample(ALL), WIDE, accept.SAMPLE_WARPS, 128),
-    Case("finish, greedy", reduce.reduce_greedy, DECISION, {**PARTS, "HAS_MASK": True}, WIDE),
-    Case("choose", sessions.choose, DECISION, {"LIMIT": candidates.LIMIT}, warps=1),
+    Case("finish, greedy", reduce.reduce_greedy, ACCEPTANCE, {**PARTS, "HAS_MASK": True}, WIDE),
+    Case("choose", sessions.choose, ACCEPTANCE, {"LIMIT": candidates.LIMIT}, warps=1),
     Case(
         "reduce_sessions",
         reduce.reduce_sessions,
-        DECISION,
+        ACCEPTANCE,
         {"PARTS": 64, "LIMIT": candidates.LIMIT},
         warps=1,
     ),
@@ -196,15 +198,15 @@ CASES = [
 ]
 for name, flags in (
     ("no q", TARGET_ONLY),
-    ("processed", ADJUSTED),
+    ("processed", PROCESSED),
 ):  # beside greedy; sessions with changes
     shift = 16 if flags is TARGET_ONLY else 0
     made = _accept_drafts(shift, False, flags), _accept_drafts(shift, True, flags), _sample(flags)
     CASES += [
         Case(
-            f"settle, {name}",
+            f"accept drafts, {name}",
             accept_drafts.accept_drafts,
-            DECISION,
+            ACCEPTANCE,
             made[0],
             WIDE,
             accept.ACCEPT_WARPS,
@@ -213,25 +215,25 @@ for name, flags in (
         Case(
             f"whole, {name}",
             accept_drafts.accept_drafts,
-            DECISION,
+            ACCEPTANCE,
             made[1],
             WIDE,
             accept.WHOLE_WARPS,
             128,
         ),
-        Case(f"sample, {name}", sample.sample, DECISION, made[2], WIDE, accept.SAMPLE_WARPS, 128),
+        Case(f"sample, {name}", sample.sample, ACCEPTANCE, made[2], WIDE, accept.SAMPLE_WARPS, 128),
     ]
-_PAIRS = _narrow(0, False, True)
+_PAIRS = _select(0, False, True)
 CASES += [
     Case(
-        "narrow, adjusted",
+        "select candidates, processed",
         select_candidates.select_candidates,
-        DECISION,
+        ACCEPTANCE,
         _PAIRS,
         WIDE,
         accept.SELECT_WARPS,
     ),
-    Case("probe, adjusted", flat.probe, DECISION, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
+    Case("probe, processed", flat.probe, ACCEPTANCE, _probe(0, 2, True), WIDE, accept.PROBE_WARPS),
 ]
 CASES += [
     Case(*(each.name, each.kernel, each.signature, each.constexprs, tuple(each.divisible)),

@@ -9,7 +9,7 @@ import torch
 
 from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.sampling.rules import AcceptanceRule
-from tests.kernels.decided import agrees, mixed
+from tests.kernels.kernel_results import agrees, mixed
 from verifier.acceptance.batch import LogitsProcessors
 
 

@@ -1,4 +1,4 @@
-"""What the drafter proposes and sends, decided by the verifier's own function, follows p exactly.
+"""What the drafter sends, verified by the verifier's own function, follows p exactly.
 
 Drafts, bridge, lookup and the choice of mode are the real ones; the models' opinions are written
 here. The joint distribution of a session's first tokens is tested, over thousands of sessions.
@@ -90,7 +90,7 @@ class Way:
 async def session(
     way: Way, number: int, length: int, engine: DraftEngine, chooser: AutoChooser, lookup: bool
 ) -> list[int]:
-    """`length` tokens of one session, by rounds of draft and decision."""
+    """`length` tokens of one session, by rounds of draft and acceptance."""
     seed = number if way.rule is AcceptanceRule.COUPLED else None
     spec = OpenSession(
         PROMPT, length, "", rule=way.rule, sampling=SamplingParams(temperature=1.0, seed=seed)
@@ -108,14 +108,14 @@ async def session(
     output: list[int] = []
     while len(output) < length:
         drafted = await drafting.draft(way.steps)
-        run = decided(way.rule, number, [*PROMPT, *output], drafted)
+        run = results_of(way.rule, number, [*PROMPT, *output], drafted)
         drafting.committed(run, drafted if drafted.mode else NOTHING)
         output += run
     drafting.close()
     return output[:length]
 
 
-def decided(
+def results_of(
     rule: AcceptanceRule, number: int, committed: Sequence[int], drafted: Drafted
 ) -> list[int]:
     """The tokens that a verifier commits."""

@@ -120,7 +120,7 @@ def argmax_match(
     one_hot = logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True), float("-inf"))
     greedy = SamplingBatch(**{**vars(sampling), "rule": torch.zeros_like(sampling.rule)})
     accepted = accept(one_hot, draft, offsets, greedy).accepted_lengths
-    rows = offsets[:-1] + accepted  # each decides the next token, as a row without a draft does
+    rows = offsets[:-1] + accepted  # each gives the next token, as a row without a draft does
     last = torch.arange(len(rows) + 1)
     return AcceptanceOutput(
         accepted, accept(logits[rows], draft[rows], last, sampling, None).next_tokens

@@ -1,4 +1,4 @@
-"""Sessions decided in mixed batches follow p: their own q, positions and counts reach the kernels.
+"""Sessions verified in mixed batches follow p: their own q, positions and counts reach the kernels.
 
 The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the distribution
 goes through proposals, sessions and batches, with a penalty that separates the second token from

@@ -15,26 +15,29 @@ import torch
 from bench.device.budget import Budget
 from bench.device.parts.drafts import logits_like
 from bench.device.table import Row
+from common.sampling.rules import AcceptanceRule
 
 PER_SESSION = 8  # rows: seven drafts and the bonus token
 Q_WIDTH = 64
-# name: logits' shape, how they are decided. Rules are verifier.acceptance.batch.Rule.
+GREEDY, TARGET_ONLY, REJECTION, COUPLED = AcceptanceRule
+# name: logits' shape, how they are sampled. Rules are common.sampling.rules.AcceptanceRule.
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "no filter, q": {"rule": 2, "temperature": 0.8},
-    "top-k top-p, q": {"rule": 2, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
-    "top-k top-p, no q": {"rule": 1, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
-    "top-p, no q": {"rule": 1, "temperature": 0.8, "top_p": 0.95},
-    "min-p, no q": {"rule": 1, "temperature": 0.8, "min_p": 0.05},
-    "coupled": {"rule": 3, "temperature": 0.8},
-    "coupled top-k": {"rule": 3, "temperature": 0.8, "top_k": 50},
-    "top-p, flat": {"rule": 1, "temperature": 1.0, "top_p": 0.95, "flat": True},
+    "no filter, q": {"rule": REJECTION, "temperature": 0.8},
+    "top-k top-p, q": {"rule": REJECTION, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
+    "top-k top-p, no q": {"rule": TARGET_ONLY, "temperature": 0.8, "top_k": 50, "top_p": 0.95},
+    "top-p, no q": {"rule": TARGET_ONLY, "temperature": 0.8, "top_p": 0.95},
+    "min-p, no q": {"rule": TARGET_ONLY, "temperature": 0.8, "min_p": 0.05},
+    "coupled": {"rule": COUPLED, "temperature": 0.8},
+    "coupled top-k": {"rule": COUPLED, "temperature": 0.8, "top_k": 50},
+    "top-p, flat": {"rule": TARGET_ONLY, "temperature": 1.0, "top_p": 0.95, "flat": True},
 }
-ADJUSTED: dict[str, dict[str, Any]] = {  # as CASES, with logits that change first: checked only
-    "greedy, adjusted": {"rule": 0, "pairs": 24},
-    "top-k top-p, q, adjusted": {"rule": 2, "temperature": 0.8, "top_k": 50, "top_p": 0.95,
-                                 "pairs": 24},
-    "coupled, adjusted": {"rule": 3, "temperature": 0.8, "pairs": 24},
+PROCESSED: dict[str, dict[str, Any]] = {  # as CASES, with logits that change first: checked only
+    "greedy, processed": {"rule": GREEDY, "pairs": 24},
+    "top-k top-p, q, processed": {
+        "rule": REJECTION, "temperature": 0.8, "top_k": 50, "top_p": 0.95, "pairs": 24,
+    },
+    "coupled, processed": {"rule": COUPLED, "temperature": 0.8, "pairs": 24},
 }  # fmt: skip
 MAIN = ("greedy", "top-k top-p, q", "coupled")  # of the cases, those that most batches are
 
@@ -87,7 +90,7 @@ def _processors(likely: torch.Tensor, sessions: int, pairs: int) -> Any:
 
 
 def ours(one: dict[str, Any], work: Any) -> torch.Tensor:
-    """One decision by the kernels: int64 [sessions, 2], accepted length and next token."""
+    """One result of the kernels: int64 [sessions, 2], accepted length and next token."""
     from verifier.kernels.accept import accept
 
     accept(
@@ -135,7 +138,7 @@ def check(
 
     checked: list[Row] = []
     for name in names:
-        case = {**CASES, **ADJUSTED}[name]
+        case = {**CASES, **PROCESSED}[name]
         if not budget.allows(f"check of {name} at {rows} x {vocab}"):
             continue
         one = inputs(rows, vocab, device, case)

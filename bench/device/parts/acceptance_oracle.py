@@ -1,4 +1,4 @@
-"""The decision in float64 as its definition reads, row by row: what kernels are compared with.
+"""Acceptance in float64 as its definition reads, row by row: what kernels are compared with.
 
 Shares nothing with the kernels but the integer randomness. Slow, on any device. Reports how close
 each session came to another result, so that rounding can be distinguished from errors.
@@ -22,7 +22,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Batch:
-    """The arguments of a decision."""
+    """The arguments of `accept`."""
 
     logits: Tensor
     draft: Tensor

@@ -1,4 +1,4 @@
-"""What decisions cost without our kernels: torch's argmax; a sort, softmax and noise.
+"""What acceptance costs without our kernels: torch's argmax; a sort, softmax and noise.
 
 Two forms of the latter: torch alone samples for every row, and vLLM's two passes accept first and
 sample then, for the row of each session that matters. All sessions have the same number of rows

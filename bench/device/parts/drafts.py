@@ -1,6 +1,6 @@
 """Draft steps by kernels on a device: checked against float64, and timed.
 
-Does not know decisions.
+Does not know acceptance.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check(
 ) -> Row:
     """q and the token sampled from it, row by row, by the filters' definition in float64.
 
-    Where an id lies so near a filter's edge that rounding may decide, a row counts as close and not
+    Where an id lies so near a filter's edge that rounding matters, a row counts as close and not
     as wrong; so does a sample that was won by less than rounding.
     """
     rows, vocab = logits.shape

@@ -39,7 +39,7 @@ def distribution_of(
 def by_definition(
     logits: list[float], filters: tuple[float, int, float, float], slots: int
 ) -> dict[int, float]:
-    """In float64, by loops over values. Discards a case whose edge rounding may decide."""
+    """In float64, by loops over values. Discards a case whose edge depends on rounding."""
     temperature, top_k, top_p, min_p = filters
     best = max(logits)
     share = [math.exp((x - best) / temperature) for x in logits]
@@ -89,7 +89,7 @@ def test_it_is_the_masked_filtered_distribution_cut_to_the_likeliest_and_of_equa
         OFF,
         (0.7, 1 << 20, 0.9, 0.0),
         (1.0, 40, 1.0, 0.0),
-        (1.5, 100, 0.8, 0.02),  # top-k beyond what the cut takes decides top-p's mass
+        (1.5, 100, 0.8, 0.02),  # top-k beyond what the cut takes sets top-p's mass
         (1e-6, 1, 0.0, 1.0),
     ],
 )

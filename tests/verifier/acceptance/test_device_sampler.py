@@ -1,4 +1,4 @@
-"""What a GPU's decisions are: the CPU path's own, session by session. Interpreted kernels."""
+"""What a GPU accepts: the CPU path's own, session by session. Interpreted kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from common.device.runtime import EagerRuntime
 from tests.support.verifier_sessions import VOCAB
-from tests.verifier.acceptance.test_sampler import ALL, asking, decided
+from tests.verifier.acceptance.test_sampler import ALL, asking, results_of
 from verifier.acceptance.device_sampler import DeviceAcceptanceSampler
 from verifier.acceptance.sampler import VerifyOutput, accept_batch
 from verifier.batcher import Batch
@@ -30,7 +30,7 @@ def made(real_ids: torch.Tensor | None = None) -> DeviceAcceptanceSampler:
 
 
 def asking_all(seed: int) -> list[Session]:
-    """One session of each kind, adjusted ones last, as the batcher has them."""
+    """One session of each kind, processed ones last, as the batcher has them."""
     sessions = [asking(kind, DRAFTS[kind], [4] * kind, seed + kind) for kind in range(len(ALL))]
     return sorted(sessions, key=lambda session: session.spec.sampling.processes_logits)
 
@@ -56,7 +56,7 @@ def test_sessions_of_all_rules_are_verified_as_on_the_cpu() -> None:
         logits = logits_for(sessions, seed)
         before = logits.clone()
         outputs = device.accept(Batch([], sessions, sessions), logits)
-        assert outputs == decided(sessions, logits)
+        assert outputs == results_of(sessions, logits)
         assert torch.equal(logits, before)
 
 
@@ -106,7 +106,7 @@ def test_more_processed_ids_than_there_was_space_for_get_more(
     device = made()
     device._adjusting = device._workspace(pairs=1)
     outputs = device.accept(Batch([], sessions, sessions), logits)
-    assert outputs == decided(sessions, logits)
+    assert outputs == results_of(sessions, logits)
 
 
 def test_every_kernel_of_a_step_runs_once_at_start() -> None:

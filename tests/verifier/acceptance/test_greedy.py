@@ -1,4 +1,4 @@
-"""The specification of greedy decisions, against a loop that anyone can read."""
+"""The specification of greedy acceptance, against a loop that anyone can read."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
-from tests.kernels.decision_batches import VOCAB, sampling, uniform_q
+from tests.kernels.acceptance_batches import VOCAB, sampling, uniform_q
 from verifier.acceptance.batch import AcceptanceOutput
 from verifier.acceptance.rules import accept
 from verifier.acceptance.token_counts import TokenCounts, processor_rows

@@ -1,4 +1,4 @@
-"""Bias, penalties and min_new_tokens: what was said before a token decides, and never its draft."""
+"""Bias, penalties and min_new_tokens: what came before a token counts, and never its draft."""
 
 from __future__ import annotations
 

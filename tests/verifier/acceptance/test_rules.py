@@ -11,7 +11,7 @@ from torch import Tensor
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rules import AcceptanceRule
-from tests.kernels.decision_batches import VOCAB, pick, sampling, uniform_q
+from tests.kernels.acceptance_batches import VOCAB, pick, sampling, uniform_q
 from verifier.acceptance import rules as reference
 from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors
 from verifier.acceptance.rules import accept, accept_greedy

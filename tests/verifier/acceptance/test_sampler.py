@@ -1,4 +1,4 @@
-"""A batch mixes rules and parameters freely: everyone is decided as it would be alone."""
+"""A batch mixes rules and parameters freely: each session gets what it would get alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asking(kind: int, draft: list[int], token_counts: list[int], seed: int) -> S
     return made
 
 
-def decided(sessions: list[Session], logits: torch.Tensor) -> list[VerifyOutput | None]:
+def results_of(sessions: list[Session], logits: torch.Tensor) -> list[VerifyOutput | None]:
     return accept_batch(Batch([], sessions, sessions), logits, None)
 
 
@@ -75,9 +75,9 @@ def test_each_session_is_verified_as_alone(asked, noise: int, expand_sessions: f
     ):  # so that some are accepted
         for row, token in zip(part, session.draft, strict=False):
             row[token] += 3.0 * expand_sessions
-    together = decided(sessions, logits)
+    together = results_of(sessions, logits)
     alone = [
-        decided([session], part)[0]
+        results_of([session], part)[0]
         for session, part in zip(sessions, logits.split(rows), strict=True)
     ]
     assert together == alone
@@ -92,9 +92,9 @@ def test_a_row_with_invalid_logits_ends_its_session_if_it_is_reached(
     logits = torch.randn(4 * len(sessions), VOCAB, generator=torch.Generator().manual_seed(noise))
     for row, token in zip(logits, [4, 5, 6], strict=False):
         row[token] += 3.0
-    whole = decided(sessions, logits)
+    whole = results_of(sessions, logits)
     logits[place, noise % VOCAB] = value
-    broken = decided(sessions, logits)
+    broken = results_of(sessions, logits)
     assert broken[1:] == whole[1:]
     assert whole[0] is not None
     assert broken[0] == (None if place <= whole[0].accepted_length else whole[0])
@@ -129,7 +129,7 @@ def test_a_whole_number_is_as_good_as_its_float() -> None:
     )
     session = Session(spec, PagePool(8, 4), frozenset(), 50, Silent())  # type: ignore[arg-type]
     session.ask((), 0.0)
-    (made,) = decided([session], torch.zeros(1, VOCAB))
+    (made,) = results_of([session], torch.zeros(1, VOCAB))
     assert made is not None and made.accepted_length == 0
 
 

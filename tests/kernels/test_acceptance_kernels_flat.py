@@ -10,13 +10,13 @@ import torch
 from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.kernels.row_top import NO_TOKEN
 from common.sampling.rules import AcceptanceRule
-from tests.kernels.decided import (
+from tests.kernels.kernel_results import (
     CPU,
     agrees,
-    decided,
     mixed,
     offsets_of,
     pairs_of,
+    results_of,
     some_q,
     workspace,
 )
@@ -41,7 +41,7 @@ def test_flat_rows_with_more_candidates_than_places_are_searched_whole(distribut
     )
     batch = Batch(logits, draft, offsets, given, q)
     work = workspace(batch)
-    assert decided(batch, work) == agrees(batch)
+    assert results_of(batch, work) == agrees(batch)
     assert int(work.sampled[2]) == 3, "all rows were flat"
 
 
@@ -88,7 +88,7 @@ def test_flat_rows_of_several_parts_with_pairs_and_a_cut_far_from_the_top(
     )
     batch = Batch(logits, torch.zeros(2).long(), torch.arange(3), given, None, pairs)
     work = workspace(batch)
-    assert decided(batch, work) == agrees(batch)
+    assert results_of(batch, work) == agrees(batch)
     assert int(work.sampled[2]) == 2, "both rows were flat"
 
 
@@ -114,7 +114,7 @@ def test_greedy_batches_give_what_plain_torch_gives(dtype: torch.dtype, vocab: i
 
 def test_greedy_rows_beside_sampled_ones_give_the_same() -> None:
     batch = mixed(4097, torch.bfloat16, [AcceptanceRule.GREEDY] * 6)
-    assert decided(batch) == decided(batch, workspace(batch, greedy=True))
+    assert results_of(batch) == results_of(batch, workspace(batch, greedy=True))
 
 
 def test_a_workspace_with_space_for_pairs_serves_batches_without_any() -> None:
@@ -124,7 +124,7 @@ def test_a_workspace_with_space_for_pairs_serves_batches_without_any() -> None:
         [AcceptanceRule.TARGET_ONLY, AcceptanceRule.REJECTION, AcceptanceRule.COUPLED] * 2,
     )
     stage = Workspace.empty(len(batch.logits), 6, 300, torch.bfloat16, CPU, batch.allowed, pairs=40)
-    assert decided(batch, stage) == decided(batch)
+    assert results_of(batch, stage) == results_of(batch)
     assert pairs_of(
         accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed, work=stage)
     ) == pairs_of(reference.accept_greedy(batch.logits, batch.draft, batch.offsets, batch.allowed))

@@ -10,7 +10,7 @@ import torch
 from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.sampling.distribution import SparseDistributions
 from common.sampling.rules import AcceptanceRule
-from tests.kernels.decided import agrees, decided, mixed, offsets_of, some_q
+from tests.kernels.kernel_results import agrees, mixed, offsets_of, results_of, some_q
 from verifier.acceptance.batch import SamplingBatch
 
 pytestmark = pytest.mark.kernels
@@ -161,7 +161,7 @@ def test_spare_sessions_and_rows_of_a_graph_give_nothing() -> None:
         ],
     )
     batch = replace(batch, q=None)
-    want = decided(batch)
+    want = results_of(batch)
     rows = len(batch.logits)
     padded = replace(
         batch,
@@ -170,14 +170,14 @@ def test_spare_sessions_and_rows_of_a_graph_give_nothing() -> None:
         offsets=torch.cat([batch.offsets, torch.tensor([rows, rows])]),
         sampling=SamplingBatch(*(torch.cat([v, v[:2]]) for v in vars(batch.sampling).values())),
     )
-    assert decided(padded) == [*want, (0, 0), (0, 0)]
+    assert results_of(padded) == [*want, (0, 0), (0, 0)]
 
 
 def test_no_sessions_are_no_launch() -> None:
     nothing = Batch(
         torch.empty(0, 9), torch.empty(0, dtype=torch.long), torch.zeros(1).long(), sampling(0, 9)
     )
-    assert decided(nothing) == []
+    assert results_of(nothing) == []
 
 
 def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
@@ -194,7 +194,7 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
         ],
         4,
     )
-    together = decided(batch)
+    together = results_of(batch)
     begin, end = int(batch.offsets[2]), int(batch.offsets[3])
     assert batch.q is not None
     alone = Batch(
@@ -206,4 +206,4 @@ def test_a_sessions_decision_does_not_depend_on_its_neighbours() -> None:
         None,
         batch.allowed,
     )
-    assert decided(alone) == together[2:3]
+    assert results_of(alone) == together[2:3]

@@ -57,7 +57,7 @@ def workspace(batch: Batch, spare: int = 0, greedy: bool = False) -> Workspace:
     return work
 
 
-def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
+def results_of(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]]:
     """By the kernels; the inputs must come back as they were."""
     before = batch.logits.clone()
     made = accept(*vars(batch).values(), work=work or workspace(batch))
@@ -67,7 +67,7 @@ def decided(batch: Batch, work: Workspace | None = None) -> list[tuple[int, int]
 
 def agrees(batch: Batch) -> list[tuple[int, int]]:
     """What kernels and twin give."""
-    got = decided(batch)
+    got = results_of(batch)
     assert got == pairs_of(reference.accept(*vars(batch).values()))
     return got
 

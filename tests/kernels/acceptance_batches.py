@@ -1,4 +1,4 @@
-"""Batches for decision kernels: sampling of each session, and a q for any draft token."""
+"""Batches for acceptance kernels: sampling of each session, and a q for any draft token."""
 
 from __future__ import annotations
 
