@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,12 @@ def test_java_stubs_generate_from_the_folder_as_it_is(tmp_path: Path) -> None:
     package = tmp_path / "io/crossdraft/v1"
     names = {path.stem for path in package.iterdir()}
     assert {"GenerateRequest", "Verdict", "Sampling", "AcceptanceRule"} <= names
+
+
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda proto: proto.stem)
+def test_go_java_and_csharp_know_the_package_of_their_stubs(proto: Path) -> None:
+    """protoc-gen-go needs an import path and a package name; it isn't among our dependencies."""
+    text = proto.read_text(encoding="utf-8")
+    assert re.search(r'^option go_package = "[\w./-]+/v1;crossdraftv1";$', text, re.MULTILINE)
+    assert 'option java_package = "io.crossdraft.v1";' in text
+    assert 'option csharp_namespace = "Crossdraft.V1";' in text
