@@ -61,7 +61,7 @@ def inputs(rows: int, vocab: int, device: torch.device, case: dict[str, Any]) ->
         "draft": draft,
         "offsets": torch.arange(sessions + 1, device=device) * PER_SESSION,
         "sampling": sampling(sessions, vocab, str(device), seed=seeds, **given),
-        "q": SparseDistributions(ids.to(torch.int32), q) if case.get("rule") == 2 else None,
+        "q": SparseDistributions(ids.to(torch.int32), q) if case.get("rule") is REJECTION else None,
         "processors": _processors(ids, sessions, int(case.get("pairs", 0))),
     }
 
