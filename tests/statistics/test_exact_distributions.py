@@ -118,7 +118,9 @@ def argmax_match(
 ) -> AcceptanceOutput:
     """Accept while the draft token is the likeliest, sample p where it isn't."""
     one_hot = logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True), float("-inf"))
-    greedy = SamplingBatch(**{**vars(sampling), "rule": torch.zeros_like(sampling.rule)})
+    greedy = SamplingBatch(
+        **{**vars(sampling), "rule": torch.full_like(sampling.rule, AcceptanceRule.GREEDY)}
+    )
     accepted = accept(one_hot, draft, offsets, greedy).accepted_lengths
     rows = offsets[:-1] + accepted  # each gives the next token, as a row without a draft does
     last = torch.arange(len(rows) + 1)

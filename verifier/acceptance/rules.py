@@ -73,6 +73,7 @@ def accept(
     """
     if processors is None and bool((sampling.rule == AcceptanceRule.GREEDY).all()):
         return accept_greedy(logits, draft_tokens, offsets, allowed)
+    assert not len(sampling.rule) or int(sampling.rule.min()) >= AcceptanceRule.GREEDY, "no rule"
     starts, last = offsets[:-1], offsets[1:] - 1  # [sessions]
     lengths, following = torch.zeros_like(starts), torch.zeros_like(starts)
     going = torch.arange(len(starts), device=starts.device)  # sessions without a result yet

@@ -171,7 +171,7 @@ def check(
 def _greedy(sampling: Any) -> Any:
     from dataclasses import replace
 
-    return replace(sampling, rule=torch.zeros_like(sampling.rule))
+    return replace(sampling, rule=torch.full_like(sampling.rule, GREEDY))
 
 
 def measure(
