@@ -38,7 +38,7 @@ INSIDE_COMMON = {
     "rpc": {"errors", "telemetry"},
     "pb": set[str](),
     "wire": {"errors", "sampling", "types", "pb"},
-    "model": {"errors", "device", "kernels", "kv"},
+    "model": {"errors", "device", "kernels", "kv", "weights"},
     "engine": {"errors", "device", "kv", "model", "rpc", "telemetry"},
 }
 # `python -m verifier` is the command's own subcommand.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
 BLOCK_S = 8  # splits that one row adds up at a time
 
 
@@ -22,6 +23,7 @@ def merge_splits_kernel(
     positions_ptr,  # int32 [rows]
     row_tiles_ptr,  # int32 [rows], the work tile of the row's tile and split 0
     rows_in_tile_ptr,  # int32 [rows], the row's index in its tile
+    sinks_ptr,  # [KV_HEADS * GROUP], a logit of each head without a value; read if HAS_SINKS
     counts_ptr,
     first_tile,
     first_row,
@@ -31,6 +33,7 @@ def merge_splits_kernel(
     HEAD: tl.constexpr,
     SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -60,6 +63,10 @@ def merge_splits_kernel(
         highest = tl.maximum(highest, tl.load(maximum_ptr + at, mask=there, other=float("-inf")))
     level = tl.max(highest, 0)
     total = 0.0
+    if HAS_SINKS:  # it takes part in the softmax (gpt-oss; Xiao et al., 2023, arXiv:2309.17453)
+        sink = tl.load(sinks_ptr + head).to(tl.float32) * LOG2_E
+        level = tl.maximum(level, sink)
+        total = tl.exp2(sink - level)
     out = tl.zeros([BLOCK_D], tl.float32)
     for first in range(low, high, BLOCK_S):
         at = base + (first + s) * (KV_HEADS * BLOCK_M)

@@ -163,6 +163,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,  # [heads], a logit of each head that has no value
     groups: tuple[tuple[int, int, int, int], ...] | None = None,
     split_keys: int = SPLIT_KEYS,
 ) -> Tensor:
@@ -224,6 +225,7 @@ def paged_attention(
             positions,
             row_tiles,
             rows_in_tile,
+            counts if sinks is None else sinks,
             counts,
             first_tile,
             first_row,
@@ -233,6 +235,7 @@ def paged_attention(
             HEAD=size,
             SPLIT=split_keys,
             HAS_WINDOW=window is not None,
+            HAS_SINKS=sinks is not None,
             BLOCK_M=tiles.block_m,
             BLOCK_S=BLOCK_S,
             BLOCK_D=block_d,

@@ -19,6 +19,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,  # [heads]
 ) -> Tensor:
     """float64 [rows, heads, head_size] of one session's rows at consecutive positions."""
     rows, heads, _ = query.shape
@@ -33,7 +34,10 @@ def paged_attention(
         scores = torch.einsum("hgd,nhd->hgn", q, own_keys[begin:end]) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        weights = torch.softmax(scores, dim=-1)
+        if sinks is not None:
+            own = sinks.double().view(kv_heads, heads // kv_heads, 1)
+            scores = torch.cat([scores, own], dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., : end - begin]
         out.append(torch.einsum("hgn,nhd->hgd", weights, own_values[begin:end]).flatten(0, 1))
     return torch.stack(out)
 

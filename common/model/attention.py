@@ -12,7 +12,25 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from common.model.masks import DescribedMask, MaskFunction
+
 NAME = "crossdraft"
+
+# Keywords of attention calls that mean nothing here: no row is dropped in evaluation, positions are
+# in the rotary embedding already, and what is kept or returned beside the output is ours to say.
+_WITHOUT_MEANING = frozenset(
+    {
+        "cache_position",
+        "deterministic",
+        "dropout",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_ids",
+        "return_dict",
+        "use_cache",
+    }
+)
 
 
 class Batch(Protocol):
@@ -27,6 +45,7 @@ class Batch(Protocol):
         scaling: float | None,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,  # [heads], a logit that takes part in each softmax and has no value
     ) -> Tensor:
         """Write the rows' keys and values, then attend: -> [1, rows, heads, head_size]."""
 
@@ -42,18 +61,40 @@ def paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **ignored: Any,
+    s_aux: Tensor | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """-> ([1, rows, heads, head_size], None)."""
+    """-> ([1, rows, heads, head_size], None).
+
+    Raises NotImplementedError for a call that means more than this computes.
+    """
+    window = sliding_window or None
+    refuse_unknown(module, others)
+    check_mask = getattr(batch, "check_mask", None)
+    if check_mask is not None:  # while a model is looked at, before it runs
+        check_mask(attention_mask, window)
     layer: Any = module.layer_idx
-    return batch.attend(layer, query, key, value, scaling, sliding_window or None, softcap), None
+    return batch.attend(layer, query, key, value, scaling, window, softcap, s_aux), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Rows see exactly their own keys, so there is nothing to mask."""
+def refuse_unknown(module: nn.Module, others: dict[str, Any]) -> None:
+    """Raise NotImplementedError for keywords that would change the result."""
+    causal = others.get("is_causal")
+    if causal is False or (causal is None and getattr(module, "is_causal", True) is False):
+        raise NotImplementedError("its attention isn't causal")
+    for name, value in others.items():
+        if value is not None and name != "is_causal" and name not in _WITHOUT_MEANING:
+            raise NotImplementedError(
+                f"its attention has the keyword {name}, which is unknown here"
+            )
+
+
+def _describe_mask(*_: Any, mask_function: MaskFunction, **__: Any) -> DescribedMask:
+    """Rows see exactly their own keys, so there is nothing to mask; what should be is checked."""
+    return DescribedMask.of(mask_function)
 
 
 def register() -> None:
     """Make transformers know the attention implementation named `crossdraft`."""
     AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, _describe_mask)

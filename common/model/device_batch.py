@@ -83,6 +83,7 @@ class PagedBatch:
         scaling: float | None,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """See common/model/attention.py: -> [1, rows, heads, head_size]."""
         keys, values = self.store.layer(layer)
@@ -94,7 +95,8 @@ class PagedBatch:
             self.slots,
             self.counts,
         )
-        return self.attention(layer, query[0].transpose(0, 1), scaling, window, softcap)[None]
+        rows = query[0].transpose(0, 1)
+        return self.attention(layer, rows, scaling, window, softcap, sinks)[None]
 
     def rotate_write(
         self, layer: int, product: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor
@@ -113,6 +115,7 @@ class PagedBatch:
         scaling: float | None,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend to what is written: -> [rows, heads, head_size]."""
         keys, values = self.store.layer(layer)
@@ -130,6 +133,7 @@ class PagedBatch:
             scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
             window=window,
             softcap=softcap,
+            sinks=sinks,
             groups=self.groups,
         )
 

@@ -5,7 +5,8 @@ Knows how to ask model code by running one token. Does not know batches of real 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -17,14 +18,27 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from common.errors import UnsupportedModel
 from common.kv.store import LayerShape
 from common.model.attention import Batch
+from common.model.masks import differs, named_sizes
 
 Model = TypeVar("Model", bound=torch.nn.Module)
+
+# How model code fails that needs a cache, an encoder, a mask or another shape of input.
+_RAISED = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class LayerRecorder:
     """A batch of one row that attends to nothing and remembers which layers came by."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Any) -> None:
+        self._sizes = named_sizes(config)
         self.shapes: dict[int, LayerShape] = {}
         self._groups: dict[int, int] = {}
 
@@ -37,6 +51,17 @@ class LayerRecorder:
         """Query heads per KV head, of each layer."""
         return [self._groups[layer] for layer in sorted(self._groups)]
 
+    def check_mask(self, mask: Tensor | None, window: int | None) -> None:
+        """Raise NotImplementedError unless it is the mask that our attention computes."""
+        function = getattr(mask, "function", None)
+        if function is None:
+            return  # none, or model code's own: the comparison with eager attention has the word
+        where = differs(function, window, self._sizes)
+        if where:
+            raise NotImplementedError(
+                f"its mask is neither causal nor a sliding window of {window}: {where}"
+            )
+
     def attend(
         self,
         layer: int,
@@ -46,6 +71,7 @@ class LayerRecorder:
         scaling: float | None,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         if key.shape != value.shape:
             # Of the kind that model code raises; discover_layers refuses the model for either.
@@ -55,6 +81,15 @@ class LayerRecorder:
         return query.transpose(1, 2).contiguous()
 
 
+@contextmanager
+def refusing(config: Any, what: str) -> Iterator[None]:
+    """Model code that needs other inputs, or does what ours can't, raises UnsupportedModel."""
+    try:
+        yield
+    except _RAISED as cause:
+        raise UnsupportedModel(f"{config.model_type} {what}: {cause}") from cause
+
+
 def discover_layers(
     config: Any, run: Callable[[Tensor, Tensor, Batch, Tensor], Tensor], device: torch.device
 ) -> LayerRecorder:
@@ -62,16 +97,10 @@ def discover_layers(
 
     Raises UnsupportedModel if the model can't run so, or keeps more than keys and values.
     """
-    recorder = LayerRecorder()
-    try:
-        zero = torch.zeros(1, dtype=torch.int64, device=device)
+    recorder = LayerRecorder(config)
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    with refusing(config, "can't run variable-length batches through transformers' attention"):
         run(zero, zero, recorder, zero)
-    # Model code that needs a cache, a mask or another shape of input fails in these ways.
-    except (TypeError, AttributeError, NotImplementedError, RuntimeError) as cause:
-        raise UnsupportedModel(
-            f"{config.model_type} can't run variable-length batches through transformers' "
-            f"attention interface: {cause}"
-        ) from cause
     if not recorder.shapes:
         raise UnsupportedModel(
             f"{config.model_type} has no attention that goes through transformers' interface"

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedModel
 
 from common.device.runtime import runtime_of
 from common.errors import UnsupportedModel
 from common.kernels.tiles import SPLIT_KEYS
 from common.kv.store import KVStore
-from common.model import attention
+from common.model import attention, fidelity
 from common.model import discovery as model_discovery
 from common.model.batch import Chunk, FlatBatch, flatten
+from common.model.checkpoint import load_checked
 from common.model.linear import Packing, pack_linears
+from common.model.masks import named_sizes
 from common.model.row_batch import row_batch
 from common.model.row_invariance import rows_are_invariant
 
@@ -61,7 +62,8 @@ class PagedModel:
         go through our own kernel, if `fuse` applies); None is everywhere but on the CPU, where
         they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
         (common/model/fused_layers.py), if rows attend through kernels.
-        Raises UnsupportedModel if attention doesn't go through transformers' interface.
+        Raises UnsupportedModel if attention doesn't go through transformers' interface, or computes
+        what ours doesn't.
         """
         attention.register()
         if threads:
@@ -91,11 +93,15 @@ class PagedModel:
         self.max_context_length = model_discovery.longest_context(self.config)
         # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
         # none at all it would look into the positions, which takes time in every pass, and which a
-        # CUDA graph can't wait for. A model that is about to be refused may want another one.
-        no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
-        self._no_mask = no_mask if self.kernels else None
+        # CUDA graph can't wait for. Discovery lets model code describe its masks.
+        self._no_mask: Tensor | None = None
         recorder = model_discovery.discover_layers(self.config, self._run, self.device)
-        self._no_mask = no_mask
+        self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
+        prompt = fidelity.prompt_of(
+            self.vocab_size, named_sizes(self.config), self.max_context_length
+        )
+        with model_discovery.refusing(self.config, "can't run on ids alone"):
+            eager = fidelity.eager_logits(self._model, attention.NAME, prompt)
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
@@ -109,6 +115,7 @@ class PagedModel:
             self.fused = fuse and fuse_layers(self._model, packing == "exact")
             if self.fused:
                 linears_row_invariant = packing == "exact"  # by construction, see row_product.py
+        fidelity.check(self, self.config.model_type, prompt, eager, self.dtype)
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and rows_are_invariant(self, (3,))
 
@@ -125,21 +132,12 @@ class PagedModel:
         """Load from safetensors in `folder`; never code, never pickles. See __init__.
 
         spread: over which processes, if it isn't this one alone (common/model/sharded.py).
+        Raises WeightsError for tensors that aren't the model's, and what __init__ raises.
         """
-        disable_progress_bar()  # a log is no terminal
-        model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            # As stored, see __init__. Parts of a model that is spread are cut out as they are read,
-            # so that they may as well be read in their own dtype.
-            dtype=(dtype or model_discovery.usual_dtype(torch.device(device)))
-            if spread
-            else "auto",
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            **spread,
-        )
-        model_discovery.restore_buffers(model)
+        # As stored, see __init__. Parts of a model that is spread are cut out as they are read, so
+        # that they may as well be read in their own dtype.
+        own = (dtype or model_discovery.usual_dtype(torch.device(device))) if spread else None
+        model = load_checked(folder, own, **spread)
         return cls(model, packing, threads, device, dtype, fuse=not spread)
 
     def close(self) -> None:

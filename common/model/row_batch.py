@@ -54,6 +54,7 @@ class RowBatch:
         scaling: float | None,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """See common/model/attention.py: -> [1, rows, heads, head_size]."""
         self.store.write(layer, self.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
@@ -67,6 +68,7 @@ class RowBatch:
             groups[:, None].unbind(),
             out[:, None].unbind(),
         )  # [1, kv_heads, group, size]
+        own_sinks = None if sinks is None else sinks.view(1, kv_heads, heads // kv_heads, 1)
         everything = self.store.read(layer)
         threads = now = torch.get_num_threads()
         row = 0
@@ -86,7 +88,9 @@ class RowBatch:
                     begin = max(0, end - window) if window else 0
                     at, count = first + begin, end - begin
                     seen = keys.narrow(2, at, count), values.narrow(2, at, count)
-                    output_rows[row].copy_(_attend_row(query_rows[row], *seen, scaling, softcap))
+                    output_rows[row].copy_(
+                        _attend_row(query_rows[row], *seen, scaling, softcap, own_sinks)
+                    )
                     row += 1
         finally:
             if now != threads:
@@ -126,10 +130,16 @@ def _attend_row(
     values: Tensor,
     scaling: float | None,
     softcap: float | None,
+    sinks: Tensor | None,  # [1, kv_heads, group, 1]
 ) -> Tensor:  # [1, kv_heads, group, head_size]
-    if softcap is None:
+    if softcap is None and sinks is None:
         return scaled_dot_product_attention(query, keys, values, scale=scaling)
     scores = torch.matmul(query, keys.transpose(2, 3))
     scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    scores = softcap * torch.tanh(scores / softcap)  # Gemma 2, arXiv:2408.00118
-    return torch.matmul(torch.softmax(scores, dim=-1), values)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)  # Gemma 2, arXiv:2408.00118
+    if sinks is None:
+        return torch.matmul(torch.softmax(scores, dim=-1), values)
+    # gpt-oss: a logit of each head that takes probability and has no value (arXiv:2309.17453).
+    weights = torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
+    return torch.matmul(weights, values)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from common.errors import WeightsError
 from common.weights.presets import PRESETS, Preset
@@ -155,6 +156,8 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from common.weights.tensors import check_tensors
+
     stage = f"convert {target.name}"
     cache_folder().mkdir(parents=True, exist_ok=True)
     with _scratch("convert", target.name) as scratch, _quiet_transformers():
@@ -164,7 +167,12 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
         tokenizer.save_pretrained(scratch)
         progress(stage, 1, 4)
         # Dequantized in float32 and rounded once: loading GGUF straight to float16 warns.
-        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        read: Any = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+        loaded, loading = read
+        del read
+        check_tensors(loaded, loading)
         progress(stage, 2, 4)
         if hasattr(loaded.config, "quantization_config"):
             del loaded.config.quantization_config

@@ -171,7 +171,7 @@ def test_pages_take_what_weights_and_steps_leave(caplog: pytest.LogCaptureFixtur
     ]
     reported = caplog.text
     assert f"KV cache: {pool.num_pages} pages" in reported
-    assert "recording steps: 5 of 5" in reported and "5 steps recorded" in reported
+    assert "capturing CUDA graphs: 5 of 5" in reported and "5 CUDA graphs captured" in reported
 
 
 def test_a_given_memory_and_few_sessions_need_no_more() -> None:

@@ -112,6 +112,7 @@ def _merge(head: int, dtype: torch.dtype, window: bool) -> Variant:
         "positions_ptr": "*i32",
         "row_tiles_ptr": "*i32",
         "rows_in_tile_ptr": "*i32",
+        "sinks_ptr": f"*{_NAMES[dtype]}",
         "counts_ptr": "*i32",
         "first_tile": "i32",
         "first_row": "i32",
@@ -127,6 +128,7 @@ def _merge(head: int, dtype: torch.dtype, window: bool) -> Variant:
             "HEAD": head,
             "SPLIT": SPLIT_KEYS,
             "HAS_WINDOW": window,
+            "HAS_SINKS": window,  # gpt-oss has both
             "BLOCK_M": 64,
             "BLOCK_S": BLOCK_S,
             "BLOCK_D": _power_of_two(head),

@@ -119,6 +119,8 @@ SPANS = [(0, 140, 147), (1, 0, 1), (2, 3, 10), (0, 149, 150), (1, 62, 65)]
         (7, 1, {"window": 70}),
         (4, 1, {"softcap": 2.0}),
         (4, 2, {"window": 20, "softcap": 2.0}),
+        (4, 2, {"sinks": torch.tensor([-3.0, 0.0, 2.0, 30.0])}),
+        (4, 2, {"window": 20, "sinks": torch.tensor([0.5, 1.0, -1.0, 4.0])}),
     ],
 )
 def test_variable_length_rows_have_the_twins_values(

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from common.errors import WeightsError
 from common.weights import resolve as weights
 from common.weights.presets import PRESETS, Preset
+from tests.support.fake_models import random_model
 
 PARTS = [b"GGUF" + b"a" * 1000, b"b" * 500]
 
@@ -181,3 +183,26 @@ def test_the_presets_parts_are_pinned() -> None:
         assert name == preset.name
         assert len(preset.gguf_sha256) == 64
         assert all("==" in requirement for requirement in preset.wheels)
+
+
+def test_a_gguf_that_lacks_a_tensor_is_not_converted(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would fill it with random numbers, which the cache would keep."""
+    model = random_model("llama", 64)
+    lacking = {
+        "missing_keys": {"lm_head.weight"},
+        "unexpected_keys": set[str](),
+        "mismatched_keys": set[tuple[str, Any, Any]](),
+    }
+
+    class Tokenizer:
+        def save_pretrained(self, folder: str) -> None: ...
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda **source: Tokenizer())
+    monkeypatch.setattr(
+        transformers.AutoModelForCausalLM, "from_pretrained", lambda **how: (model, lacking)
+    )
+    with pytest.raises(WeightsError, match=r"llama model lacks lm_head\.weight"):
+        weights._convert(tmp_path / "a.gguf", cache / "a", "0", lambda *step: None)
+    assert not (cache / "a").exists()

@@ -1,0 +1,83 @@
+"""What is served is the model: every causal family gives model code's own logits, or is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from common.errors import UnsupportedModel
+from common.model import attention, fidelity
+from common.model.paged_model import PagedModel
+from tests.model.tiny_families import FAMILIES, MOST_PARAMETERS, tiny_model
+
+EQUAL = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_oss", "gpt2", "phi3")
+REFUSED = {
+    "llama4_text": "neither causal nor a sliding window",  # chunked attention
+    "bert": "isn't causal",
+    "falcon": "no attention that goes through transformers' interface",  # alibi or its own
+    "deepseek_v3": "keys and values differ in shape",
+    "mamba": "can't run variable-length batches",
+}
+# What tiny sizes can't build: their configuration or class refuses such sizes, or needs packages or
+# parts (encoders, images) that a text model has no use for.
+NOT_BUILT = {
+    "blt", "cohere_compass_text", "dbrx", "gemma3n", "gemma4_assistant", "lfm2_moe", "musicgen",
+    "musicgen_melody", "qwen4_exp", "qwen4_exp_text", "reformer",
+    "moss_transcribe_diarize", "phi4_multimodal",  # hundreds of millions of parameters beside
+}  # fmt: skip
+
+
+def refusal_of(family: str) -> str:
+    """ "" where it serves, which means that the comparison with eager attention passed."""
+    model = tiny_model(family)
+    assert sum(each.numel() for each in model.parameters()) < MOST_PARAMETERS
+    try:
+        PagedModel(model)
+    except UnsupportedModel as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize("family", EQUAL)
+def test_families_that_are_often_served_give_model_codes_own_logits(family: str) -> None:
+    assert refusal_of(family) == ""
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_our_attention_does_not_compute_is_refused_by_name(family: str) -> None:
+    refusal = refusal_of(family)
+    assert refusal.startswith(family) and REFUSED[family] in refusal
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each not in NOT_BUILT])
+def test_every_causal_family_is_equal_or_refused_by_name(family: str) -> None:
+    refusal = refusal_of(family)
+    assert not refusal or refusal.split()[0].replace("-", "_").startswith(family.split("_")[0][:3])
+
+
+def test_an_attention_that_computes_something_else_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The comparison itself: one wrong scale, and the model is refused with both numbers."""
+    from common.model import row_batch
+
+    attend = row_batch._attend_row
+    monkeypatch.setattr(row_batch, "_attend_row", lambda q, *rest: attend(q * 1.1, *rest))
+    with pytest.raises(UnsupportedModel, match=r"differ by .* is allowed, so it isn't served"):
+        PagedModel(tiny_model("llama"))
+
+
+def test_sinks_take_part_in_the_softmax() -> None:
+    model = tiny_model("gpt_oss")
+    paged = PagedModel(model)
+    prompt = fidelity.prompt_of(paged.vocab_size, (8,), 256)
+    with_own = fidelity.eager_logits(model, attention.NAME, prompt)
+    fidelity.check(paged, "gpt_oss", prompt, with_own, torch.float32)
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.fill_(50.0)  # takes nearly all probability
+    with pytest.raises(UnsupportedModel):
+        fidelity.check(paged, "gpt_oss", prompt, with_own, torch.float32)
+    with_others = fidelity.eager_logits(model, attention.NAME, prompt)
+    fidelity.check(paged, "gpt_oss", prompt, with_others, torch.float32)
