@@ -19,7 +19,7 @@ from cli.options.sampling import sampling_of, sampling_options
 from client.client import Request
 from client.resuming import generate_resuming
 from client.streaming import DeltaWriter, one_line, rpc_line
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import BridgeMode
 
 

@@ -14,8 +14,8 @@ from client.results import Output, Statistics, TokenDelta
 from common.errors import IncompleteStream
 from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.rpc.channel import ClientTls, open_channel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode
 from common.wire.enums import BRIDGES, FINISH_REASONS, ORIGINS, RULES
 from common.wire.generate import stage_times_from_pb

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import FinishReason, Origin, TokenLogprobs
 
 

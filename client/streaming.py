@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from client.client import Statistics, TokenDelta
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import Origin
 
 STYLES: dict[Origin | None, str] = {Origin.DRAFT: "green", Origin.VERIFIER: "bold"}

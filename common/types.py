@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 
 
 class FinishReason(Enum):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import (
     BridgeMode,
     FinishReason,

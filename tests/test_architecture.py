@@ -124,7 +124,7 @@ def test_only_the_doors_import_protobuf(source: str) -> None:
         "common/types.py",
         "common/errors.py",
         "common/sampling/parameters.py",
-        "common/sampling/rules.py",
+        "common/sampling/acceptance_rule.py",
         "common/settings/sources.py",
     ],
 )

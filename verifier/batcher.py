@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.engine.sequence import pack
+from common.engine.scheduler import pack
 from common.model.batch import Chunk
 from verifier.session import Session
 

@@ -25,10 +25,10 @@ from bench.support.progress import showing_progress
 from bench.support.prompts import PROMPTS
 from cli.fetching import fetch
 from common.device import native
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
-from common.sampling.rules import AcceptanceRule
 from common.vocabulary.files import TokenizerFiles
 from drafter.engine.distribution import propose
 from verifier.acceptance.rules import accept

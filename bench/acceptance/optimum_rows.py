@@ -21,9 +21,9 @@ from bench.support.progress import ReportProgress
 from bench.support.target_prompts import TargetPrompt
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions, filters, probabilities
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, ModelInfo, OpenSession, Proposal, Verdict
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from drafter.bridge.bridge import Bridge

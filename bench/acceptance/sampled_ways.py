@@ -16,8 +16,8 @@ from typing import Any
 from bench.support.progress import ReportProgress
 from bench.support.target_prompts import TargetPrompt
 from client.client import Client, Output, Request
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession
 from common.wire.verify import verify_request_to_pb
 

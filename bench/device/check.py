@@ -28,9 +28,9 @@ from common.device.staging import HostBuffer, Staging
 from common.kernels.interpreter import interpret
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose
-from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession, Proposal, SparseDistribution
 from drafter.engine.sampler import HostSampler, SamplerInput
 from drafter.engine.tokens import DraftSamplingParams

@@ -1,7 +1,7 @@
 """The stages of the device bench: what each one measures, at which shapes.
 
 Knows shapes, and the tiny ones of a machine without a GPU. Does not know how anything is measured
-(the other bench/device_*.py), in which order and for how long (bench/device/__main__.py).
+(bench/device/parts), in which order and for how long (bench/device/__main__.py).
 """
 
 from __future__ import annotations

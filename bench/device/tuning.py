@@ -88,7 +88,7 @@ def _constants(variant: dict[str, int]) -> Iterator[None]:
 def _scans(device: torch.device, rows: int, budget: Budget) -> list[Row]:
     import triton
 
-    from common.kernels.scan import BLOCK, scan_rows
+    from common.kernels.logits_scan import BLOCK, scan_rows
 
     sets = [logits_like(rows, VOCAB, device) for _ in range(sets_for(rows * VOCAB * 2))]
     found: list[Row] = []

@@ -51,9 +51,9 @@ def calls_for(model: PagedModel, sessions: int, context: int) -> Calls:
     from bench.device.parts.acceptance_oracle import sampling
     from common.kv.pages import PagePool
     from common.model.batch import Chunk
+    from common.sampling.acceptance_rule import AcceptanceRule
     from common.sampling.distribution import SparseDistributions, sample
     from common.sampling.rng import Purpose, exponential
-    from common.sampling.rules import AcceptanceRule
     from verifier.acceptance.rules import accept
 
     rows, vocab = DRAFTS + 1, model.vocab_size

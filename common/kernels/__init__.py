@@ -1,4 +1,4 @@
 """Triton kernels that both services launch: attention, row-wise layers, scans of logits.
 
-May import nothing of ours. What each computes, in plain torch: common/kernels/plain_twins.py.
+May import nothing of ours. What each computes, in plain torch: common/kernels/reference.py.
 """

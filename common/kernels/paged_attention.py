@@ -22,8 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from common.kernels.attention_tiles import SPLIT_KEYS, TILE_FIELDS, Tiles
 from common.kernels.merge_splits import BLOCK_S, merge_splits_kernel
-from common.kernels.tiles import SPLIT_KEYS, TILE_FIELDS, Tiles
 
 # 1.4426950408889634 below is log2(e): powers of two are what the hardware computes.
 
@@ -39,7 +39,7 @@ def attend_splits_kernel(
     keys_ptr,  # [pages, PAGE_SIZE, KV_HEADS, HEAD]
     values_ptr,
     pages_ptr,  # int32, the sessions' pages one after another
-    work_tiles_ptr,  # int32 [work tiles, TILE_FIELDS], see common/kernels/tiles.py
+    work_tiles_ptr,  # int32 [work tiles, TILE_FIELDS], see common/kernels/attention_tiles.py
     counts_ptr,  # int32 [2]: rows, work tiles that are real
     first_tile,  # of this launch; partial results are numbered from it
     scale,

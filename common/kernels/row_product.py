@@ -4,7 +4,8 @@ Knows tiles of 16 rows, of outputs, and splits of the inner dimension. Does not 
 Libraries choose another kernel, and with it another order of sums, for one row than for nine. Here
 one row is a tile of 16 like any other, and the splits follow from the matrix alone, so a row's
 value is the same whatever runs beside it. Split sums stay apart, in float32: whatever reads them
-next adds them up in order (common/kernels/rows.py, rotate_write.py), and no launch does only that.
+next adds them up in order (common/kernels/norm_and_gate.py, rope_kv_write.py), and no launch
+does only that.
 """
 
 from __future__ import annotations

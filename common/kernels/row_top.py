@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.scan import logits_at
+from common.kernels.logits_scan import logits_at
 
 NO_TOKEN = -1
 _NO_TOKEN = tl.constexpr(NO_TOKEN)

@@ -1,7 +1,7 @@
 """Where keys and values lie: two tensors per layer, cut into pages.
 
 Knows tensors and how a page table maps positions to slots. Does not know who owns a page
-(common/kv/pages.py) and how attention is computed (common/attention_*.py).
+(common/kv/pages.py) and how attention is computed (common/model/*_attention.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from common.kernels.tiles import TILE_FIELDS
+from common.kernels.attention_tiles import TILE_FIELDS
 from common.kv.pages import PageTable
 
 Ints = NDArray[np.int32]
@@ -40,9 +40,7 @@ class FlatBatch:
     slots: Ints  # [rows], page * page_size + place in the page
     row_tiles: Ints  # [rows], the work tile of the row's tile and split 0
     rows_in_tile: Ints  # [rows], the row's index in its tile
-    work_tiles: (
-        Ints  # [work tiles, TILE_FIELDS], see common/kernels/tiles.py; a tile's splits in order
-    )
+    work_tiles: Ints  # [work tiles, TILE_FIELDS], (attention_tiles.py), a tile's splits in order
     pages: Ints  # [pages], the chunks' pages one after another
     wanted: NDArray[np.int64]  # [sum of logit_rows], rows whose logits are asked for
     tiles: Ints  # [tiles, 4]: first work tile, work tiles, first row, rows

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from common.errors import UnsupportedModel
 from common.kv.store import LayerShape
-from common.model.attention import Batch
+from common.model.attention_interface import Batch
 from common.model.masks import differs, named_sizes
 
 Model = TypeVar("Model", bound=torch.nn.Module)

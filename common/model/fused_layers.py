@@ -24,9 +24,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
+from common.kernels.norm_and_gate import add_norm, silu_gate
 from common.kernels.row_product import product_tiles, row_product
-from common.kernels.rows import add_norm, silu_gate
-from common.model.device_batch import PagedBatch
+from common.model.gpu_attention import PagedBatch
 
 _KNOWN = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer)
 TILED_ROWS = 64  # beyond, weights would be read so often that the library's kernels are faster

@@ -22,21 +22,21 @@ from transformers import PreTrainedModel
 
 from common.device.runtime import runtime_of
 from common.errors import UnsupportedModel
-from common.kernels.tiles import SPLIT_KEYS
+from common.kernels.attention_tiles import SPLIT_KEYS
 from common.kv.store import KVStore
-from common.model import attention, fidelity
+from common.model import attention_interface, eager_check
 from common.model import discovery as model_discovery
 from common.model.batch import Chunk, FlatBatch, flatten
 from common.model.checkpoint import load_checked
+from common.model.cpu_attention import row_batch
 from common.model.linear import Packing, pack_linears
 from common.model.masks import named_sizes
-from common.model.row_batch import row_batch
 from common.model.row_invariance import rows_are_invariant
 
 # What needs Triton is imported where a model goes through kernels, and never for a CPU.
 if TYPE_CHECKING:
-    from common.model.device_batch import PagedBatch
-    from common.model.step_graphs import Progress, StepGraphs
+    from common.model.cuda_graphs import Progress, StepGraphs
+    from common.model.gpu_attention import PagedBatch
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class PagedModel:
         Raises UnsupportedModel if attention doesn't go through transformers' interface, or computes
         what ours doesn't.
         """
-        attention.register()
+        attention_interface.register()
         if threads:
             torch.set_num_threads(threads)
         self.device = torch.device(device)
@@ -86,7 +86,7 @@ class PagedModel:
             linears_row_invariant = pack_linears(model, packing)
             self._model = model.eval().float()
         try:
-            self._model.set_attn_implementation(attention.NAME)
+            self._model.set_attn_implementation(attention_interface.NAME)
         except ValueError as cause:
             raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
         self.vocab_size = int(self.config.vocab_size)
@@ -97,25 +97,25 @@ class PagedModel:
         self._no_mask: Tensor | None = None
         recorder = model_discovery.discover_layers(self.config, self._run, self.device)
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
-        prompt = fidelity.prompt_of(
+        prompt = eager_check.prompt_of(
             self.vocab_size, named_sizes(self.config), self.max_context_length
         )
         with model_discovery.refusing(self.config, "can't run on ids alone"):
-            eager = fidelity.eager_logits(self._model, attention.NAME, prompt)
+            eager = eager_check.eager_logits(self._model, attention_interface.NAME, prompt)
         self.layers = recorder.layers
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
         self.eager_passes = 0  # that fitted no CUDA graph
         self.fused = False
         if self.kernels:
-            from common.model.device_batch import PagedLayers
             from common.model.fused_layers import fuse_layers
+            from common.model.gpu_attention import PagedLayers
 
             self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
             self.fused = fuse and fuse_layers(self._model, packing == "exact")
             if self.fused:
                 linears_row_invariant = packing == "exact"  # by construction, see row_product.py
-        fidelity.check(self, self.config.model_type, prompt, eager, self.dtype)
+        eager_check.check(self, self.config.model_type, prompt, eager, self.dtype)
         # Linears are probed shape by shape; the rest of the model as a whole.
         self.row_invariant = linears_row_invariant and rows_are_invariant(self, (3,))
 
@@ -178,8 +178,8 @@ class PagedModel:
         if model_discovery.follows_positions(self.config):
             log.warning("steps run eagerly: rotary frequencies follow positions")
             return
-        from common.model.device_batch import StepBuffers
-        from common.model.step_graphs import StepGraphs, step_sizes
+        from common.model.cuda_graphs import StepGraphs, step_sizes
+        from common.model.gpu_attention import StepBuffers
 
         assert self._store is not None
         splits = -(-most_context // SPLIT_KEYS)
@@ -214,7 +214,7 @@ class PagedModel:
 
     @torch.inference_mode()
     def _forward_paged(self, rows: FlatBatch) -> Tensor:
-        from common.model.device_batch import place
+        from common.model.gpu_attention import place
 
         assert self._store is not None
         if self._graphs is not None:
@@ -232,7 +232,7 @@ class PagedModel:
 
     @torch.inference_mode()
     def _run(
-        self, ids: Tensor, positions: Tensor, batch: attention.Batch, wanted: Tensor
+        self, ids: Tensor, positions: Tensor, batch: attention_interface.Batch, wanted: Tensor
     ) -> Tensor:
         output = self._model(
             input_ids=ids[None],

@@ -29,7 +29,7 @@ from common.model.ranks import Command, Ranks, decode, encode
 from common.model.row_invariance import rows_are_invariant
 
 if TYPE_CHECKING:
-    from common.model.step_graphs import Progress
+    from common.model.cuda_graphs import Progress
 
 log = logging.getLogger(__name__)
 

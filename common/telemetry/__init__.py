@@ -1,4 +1,4 @@
 """Metrics (each named once), their registry and listener, tracing, logs, request ids.
 
-May import types, errors and version.
+May import sampling; types, errors and version.
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.telemetry.metric import Metric, counter, gauge, seconds, sizes
 from common.types import BridgeMode, FinishReason
 

@@ -58,10 +58,10 @@ class PlainText:
             self._not_text.split(data.decode("utf-8", "surrogateescape")) if data else ()
         ):
             if text:
-                delta = text.encode("utf-8", "surrogateescape")
-                found = self._canonical(text, delta) if rank % 2 == 0 else None
+                encoded = text.encode("utf-8", "surrogateescape")
+                found = self._canonical(text, encoded) if rank % 2 == 0 else None
                 if found is None:
-                    found = self._greedy(delta)
+                    found = self._greedy(encoded)
                 if found is None:  # a token may span text and the rest, such as " \xe4\xb8"
                     return self._greedy(data)
                 ids += found

@@ -1,4 +1,4 @@
 """Values to protobuf messages and back; what a message by itself can be refused for.
 
-May import pb, sampling, rpc; types and errors. Nothing else outside services imports pb.
+May import pb, sampling; types and errors. Beside it only services and clients import pb.
 """

@@ -14,7 +14,7 @@ from common.errors import InvalidField, UnknownFeature
 MAX_STOP_IDS = 1024
 MAX_FEATURES = 32
 # What required_features may name, at either service. A name is added with whatever an older version
-# would misunderstand; tests/wire/test_versions.py asks for each.
+# would misunderstand; tests/services/test_versions.py asks for each.
 FEATURES = frozenset({"logprobs", "resume", "sampling"})
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Generic, TypeVar, cast
 
 from common.pb import drafter_pb2, sampling_pb2
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import BridgeMode, FinishReason, Origin
 
 E = TypeVar("E", bound=Enum)

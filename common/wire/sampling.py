@@ -1,8 +1,8 @@
 """Messages of sampling.proto: parameters, sparse distributions and log-probabilities.
 
 Knows their fields, and what such a message by itself can be refused for. Does not know which rule
-fits (common/sampling/rules.py), whether a distribution belongs to its draft token, and the limits
-of a configuration.
+fits (common/sampling/acceptance_rule.py), whether a distribution belongs to its
+draft token, and the limits of a configuration.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from common.errors import InvalidField, MissingMessage
 from common.pb import verifier_pb2
-from common.sampling.rules import check_rule, default_rule
+from common.sampling.acceptance_rule import check_rule, default_rule
 from common.types import (
     ModelInfo,
     OpenSession,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.kernels.scan import ARGMAX, FILTERED
+from common.kernels.logits_scan import ARGMAX, FILTERED
 from common.sampling.distribution import filters, processed
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import Purpose, seed_word

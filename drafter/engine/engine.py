@@ -14,7 +14,8 @@ import logging
 import time
 from collections.abc import Sequence as Seq
 
-from common.engine.sequence import Packed, Sequence, add_decode, pack
+from common.engine.scheduler import Packed, add_decode, pack
+from common.engine.sequence import Sequence
 from common.engine.telemetry import EngineTelemetry
 from common.engine.thread import EngineThread
 from common.kv.pages import PagePool
@@ -61,7 +62,7 @@ class DraftEngine:
         self.telemetry = EngineTelemetry(
             "draft", pool, lambda: len(self._waiting), lambda: model.eager_passes
         )
-        self._outputs = self.telemetry.registry.counters(metrics.RUN_AHEAD)
+        self._run_ahead_results = self.telemetry.registry.counters(metrics.RUN_AHEAD)
         self._thread = EngineThread("draft-engine", self.step, threads, enter=self._sampler.enter)
         self.start, self.stop = self._thread.start, self._thread.stop
         self.on_death, self.busy_s = self._thread.on_death, self._thread.busy_s
@@ -184,10 +185,10 @@ class DraftEngine:
             return
         self._ahead.pop(session, None)
         session.asked_at, session.forward_s = asked_at, 0.0
-        output = session.begin(context, request)
-        if output is not None:
-            self._outputs[output.value,].inc()
-        if output is RunAheadResult.HIT:
+        result = session.begin(context, request)
+        if result is not None:
+            self._run_ahead_results[result.value,].inc()
+        if result is RunAheadResult.HIT:
             self._hand_out(session)
         else:
             self._waiting[session] = None

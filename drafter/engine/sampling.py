@@ -15,9 +15,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import MAX_SEED
 from common.sampling.rng import Purpose
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession, SparseDistribution
 from drafter.bridge.bridge import Bridge
 from drafter.engine.logits_processors import DraftLogitsProcessors

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
+from common.sampling.acceptance_rule import AcceptanceRule, check_rule, default_rule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule, check_rule, default_rule
 from common.types import BridgeMode, ModelInfo, OpenSession
 from common.wire.checks import check_features, check_ids, check_stop_count
 from common.wire.enums import BRIDGES, RULES

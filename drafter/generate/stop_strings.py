@@ -105,14 +105,14 @@ class StopFilter(Generic[T]):
         self._held.clear()
         return released
 
-    def _release(self, one_hot: int) -> list[Released[T]]:
-        """Let go of the tokens with a byte before `one_hot`, and of those without any up to it."""
+    def _release(self, certain: int) -> list[Released[T]]:
+        """Let go of the tokens with a byte before `certain`, and of those without any up to it."""
         count, released = 0, []
         for token, begin, end in self._held:
-            if begin >= one_hot and end > one_hot:
+            if begin >= certain and end > certain:
                 break
             count += 1
-            data = self._bytes[: min(end, one_hot) - self._left]
+            data = self._bytes[: min(end, certain) - self._left]
             del self._bytes[: len(data)]
             self._left += len(data)
             released.append(Released(token, bytes(data)))

@@ -1,4 +1,4 @@
-"""Triton kernels that sample draft tokens. Plain mapped_id: drafter/engine/distribution.py.
+"""Triton kernels that sample draft tokens. Reference: drafter/engine/distribution.py.
 
 May import common.kernels.
 """

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.kernels.candidates import LIMIT
-from common.kernels.scan import RealIds, Scan
+from common.kernels.filter_candidates import LIMIT
+from common.kernels.logits_scan import RealIds, Scan
 
 Q_WIDTH = 64  # ids of a q row: half a KiB on the wire
 _BLOCK = 32  # ids: top_k needs as many blocks, and draft vocabularies are small
@@ -39,7 +39,7 @@ class SharedIds:
 class Steps:
     """How each row's draft token is sampled. Tensors [rows] on the device."""
 
-    kinds: Tensor  # int32, common.kernels.scan: ARGMAX, or FILTERED for all that are sampled
+    kinds: Tensor  # int32, common.kernels.logits_scan: ARGMAX, or FILTERED for all that are sampled
     scales: Tensor  # float32, log2(e) / temperature
     top_k: Tensor  # int32; the draft vocabulary = off
     top_p: Tensor  # float32; 1 = off

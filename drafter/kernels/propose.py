@@ -1,6 +1,6 @@
 """Draft tokens on a GPU: the shared vocabulary's argmax or sample, in target ids, and its q row.
 
-    scan      every draft logit once, ids without a target id left out    common/kernels/scan.py
+    scan      every draft logit once, ids without a target id left out    logits_scan.py
     propose   token, target id, and the N ids that q is made of
 
 q is the distribution sampled from, exactly: the masked, scaled, filtered distribution cut to its N
@@ -15,12 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from common.kernels.candidates import LIMIT, collect, floor_for_count
-from common.kernels.order import rank_of, shift_for, value_of
+from common.kernels.filter_candidates import LIMIT, collect, floor_for_count
+from common.kernels.filter_threshold import threshold, weigh
+from common.kernels.logits_scan import CHUNK, SAMPLED, scan
 from common.kernels.rng import COUPLED, PROPOSE, exponential
 from common.kernels.row_top import is_finite, row_argmax, row_top
-from common.kernels.scan import CHUNK, SAMPLED, scan
-from common.kernels.threshold import threshold, weigh
+from common.kernels.sortable_floats import rank_of, shift_for, value_of
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 
 _MOST = tl.constexpr(512)  # ids that top_k counts at most; more are cut to Q_WIDTH anyway

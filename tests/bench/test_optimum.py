@@ -17,9 +17,9 @@ from bench.acceptance import optimum
 from bench.acceptance.optimum import RULES, compare, expected, meeting_of
 from bench.acceptance.optimum_rows import Meeting, Rounds, Row
 from bench.support.target_prompts import TargetPrompt
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from tests.support.fake_pairs import CONTEXT, PROMPTS, draft_model, files, known, target_model
 from verifier.acceptance.batch import AcceptanceOutput, SamplingBatch
 from verifier.acceptance.rules import accept

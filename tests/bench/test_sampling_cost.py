@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench.speed.sampling_cost import DRAFTS, Row, calls_for, measure, rows_of, shown
 from common.model.paged_model import PagedModel
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from tests.support.fake_models import random_model
 from verifier.acceptance.batch import AcceptanceOutput
 

@@ -218,4 +218,4 @@ def test_a_service_on_the_cpu_needs_no_triton() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "['common.kernels', 'common.kernels.tiles']"
+    assert done.stdout.strip() == "['common.kernels', 'common.kernels.attention_tiles']"

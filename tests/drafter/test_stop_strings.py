@@ -62,11 +62,11 @@ def test_tokens_one_by_one_end_where_one_look_at_the_whole_output_does(
         # Nothing that may belong to a stop string has left; every other token has.
         assert come.startswith(gone) and len(gone) <= len(come) - held
         begins = [len(b"".join(output[:i])) for i in range(number + 1)]
-        one_hot = len(come) - held
+        certain = len(come) - held
         free = [
             i
             for i in range(number + 1)
-            if begins[i] < one_hot or begins[i] + len(output[i]) <= one_hot
+            if begins[i] < certain or begins[i] + len(output[i]) <= certain
         ]
         assert [token for token, _ in left] == free
     last, rest = stream.flush()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.engine.sequence import CATCH_UP, Packed, Sequence, pack
+from common.engine.scheduler import CATCH_UP, Packed, pack
+from common.engine.sequence import Sequence
 from common.kv.pages import PagePool
 
 PAGE = 4

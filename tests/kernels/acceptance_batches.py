@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
-from common.sampling.rules import AcceptanceRule
 from verifier.acceptance.batch import SamplingBatch
 
 VOCAB = 12

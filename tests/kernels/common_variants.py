@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from common.kernels.attention_tiles import SPLIT_KEYS, TILE_FIELDS, choose_tiles
 from common.kernels.kv_write import write_kv_kernel
 from common.kernels.merge_splits import BLOCK_S, merge_splits_kernel
+from common.kernels.norm_and_gate import GATE_BLOCK, add_norm_kernel, silu_gate_kernel
 from common.kernels.paged_attention import attend_splits_kernel
-from common.kernels.rotate_write import rotate_write_kernel
+from common.kernels.rope_kv_write import rotate_write_kernel
 from common.kernels.row_product import BLOCK_M, product_tiles, row_product_kernel
-from common.kernels.rows import GATE_BLOCK, add_norm_kernel, silu_gate_kernel
-from common.kernels.tiles import SPLIT_KEYS, TILE_FIELDS, choose_tiles
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from common.kernels import candidates, scan
+from common.kernels import filter_candidates
+from common.kernels import logits_scan as scan
 from drafter.kernels import propose
 from drafter.kernels.draft_rows import Q_WIDTH
 from tests.kernels.common_variants import variants
@@ -68,7 +69,7 @@ ALL = {"HAS_MASK": True, "HAS_Q": True, "HAS_PAIRS": True}
 TARGET_ONLY = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": False}
 PROCESSED = {"HAS_MASK": False, "HAS_Q": False, "HAS_PAIRS": True}
 PARTS = {"PARTS": 32, "BLOCK": scan.BLOCK}  # of 262,144 ids
-FILTER = {**PARTS, "LIMIT": candidates.LIMIT}
+FILTER = {**PARTS, "LIMIT": filter_candidates.LIMIT}
 
 
 def _scan(mask: bool, greedy: bool) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def _accept_drafts(shift: int, whole: bool, flags: dict[str, bool]) -> dict[str,
 
 
 def _sample(flags: dict[str, bool]) -> dict[str, Any]:
-    return {"LIMIT": candidates.LIMIT, "CHUNK": sample.CHUNK, **flags}
+    return {"LIMIT": filter_candidates.LIMIT, "CHUNK": sample.CHUNK, **flags}
 
 
 def _propose(shift: int, shared: bool, slots: int = Q_WIDTH) -> dict[str, Any]:
@@ -115,8 +116,22 @@ STEPS = {**ACCEPTANCE, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
 FP32 = {**ACCEPTANCE, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
 FP16 = {**ACCEPTANCE, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
 CASES = [
-    Case("scan, argmax", scan.scan_rows, ACCEPTANCE, _scan(False, True), WIDE, scan.WARPS),
-    Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
+    Case(
+        "scan, argmax",
+        scan.scan_rows,
+        ACCEPTANCE,
+        _scan(False, True),
+        WIDE,
+        scan.WARPS,
+    ),
+    Case(
+        "scan, argmax, fp32",
+        scan.scan_rows,
+        FP32,
+        _scan(False, True),
+        WIDE,
+        scan.WARPS,
+    ),
     Case("scan", scan.scan_rows, ACCEPTANCE, _scan(False, False), WIDE, scan.WARPS),
     Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
     Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),
@@ -184,12 +199,12 @@ CASES = [
     Case("sample", sample.sample, ACCEPTANCE, _sample(PLAIN), WIDE, accept.SAMPLE_WARPS, 128),
     Case("sample, all", sample.sample, FP32, _sample(ALL), WIDE, accept.SAMPLE_WARPS, 128),
     Case("finish, greedy", reduce.reduce_greedy, ACCEPTANCE, {**PARTS, "HAS_MASK": True}, WIDE),
-    Case("choose", sessions.choose, ACCEPTANCE, {"LIMIT": candidates.LIMIT}, warps=1),
+    Case("choose", sessions.choose, ACCEPTANCE, {"LIMIT": filter_candidates.LIMIT}, warps=1),
     Case(
         "reduce_sessions",
         reduce.reduce_sessions,
         ACCEPTANCE,
-        {"PARTS": 64, "LIMIT": candidates.LIMIT},
+        {"PARTS": 64, "LIMIT": filter_candidates.LIMIT},
         warps=1,
     ),
     Case("propose", propose.propose, STEPS, _propose(16, False), WIDE, 16, 128),

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bench.device.parts.acceptance_oracle import Batch, sampling
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
-from common.sampling.rules import AcceptanceRule
 from tests.kernels.kernel_results import agrees, mixed, offsets_of, results_of, some_q
 from verifier.acceptance.batch import SamplingBatch
 

@@ -9,7 +9,7 @@ import torch
 
 from bench.device.parts.acceptance_oracle import Batch, sampling
 from common.kernels.row_top import NO_TOKEN
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from tests.kernels.kernel_results import (
     CPU,
     agrees,

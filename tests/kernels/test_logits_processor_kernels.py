@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.device.parts.acceptance_oracle import Batch, sampling
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from tests.kernels.kernel_results import agrees, mixed
 from verifier.acceptance.batch import LogitsProcessors
 

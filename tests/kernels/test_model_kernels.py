@@ -9,8 +9,8 @@ import torch
 
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
+from common.model.cuda_graphs import StepSize, step_sizes
 from common.model.paged_model import PagedModel
-from common.model.step_graphs import StepSize, step_sizes
 from tests.support.fake_models import random_model, shared_paged
 
 pytestmark = pytest.mark.kernels

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from common.kernels import kv_write, paged_attention
-from common.kernels import plain_twins as reference
-from common.kernels.tiles import Tiles, choose_tiles, rows_per_tile
+from common.kernels import reference as reference
+from common.kernels.attention_tiles import Tiles, choose_tiles, rows_per_tile
 from common.kv.pages import PagePool, PageTable
 from common.model.batch import Chunk, FlatBatch, flatten
 

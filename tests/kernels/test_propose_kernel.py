@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.kernels.scan import ARGMAX, FILTERED
+from common.kernels.logits_scan import ARGMAX, FILTERED
 from common.sampling.distribution import SparseDistributions
 from common.sampling.rng import Purpose
 from drafter.engine.distribution import draft_distribution, propose

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.kernels import plain_twins as reference
-from common.kernels import rotate_write, row_product, rows
+from common.kernels import norm_and_gate, rope_kv_write, row_product
+from common.kernels import reference as reference
 
 pytestmark = pytest.mark.kernels
 
@@ -26,7 +26,7 @@ def test_an_added_and_normed_row_has_the_twins_values(
 ) -> None:
     x, weight = 30 * random(3, width, dtype=dtype), random(width, dtype=dtype)
     product = random(splits, 3, width) if splits else None
-    value = rows.add_norm(x, product, weight, 1e-6)
+    value = norm_and_gate.add_norm(x, product, weight, 1e-6)
     expected = reference.add_norm(x, product, weight, 1e-6)
     for got, wanted in zip(value, expected, strict=True):
         assert torch.allclose(got, wanted, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -36,7 +36,7 @@ def test_an_added_and_normed_row_has_the_twins_values(
 @pytest.mark.parametrize(("splits", "width"), [(1, 48), (2, 512), (3, 515)])
 def test_a_gated_row_has_the_twins_values(splits: int, width: int, dtype: torch.dtype) -> None:
     product = 5 * random(splits, 2, 2 * width)
-    value, expected = rows.silu_gate(product, dtype), reference.silu_gate(product, dtype)
+    value, expected = norm_and_gate.silu_gate(product, dtype), reference.silu_gate(product, dtype)
     assert value.dtype == dtype
     assert float((value - expected).norm() / expected.norm()) < 2 * TOLERANCE[dtype]
 
@@ -56,7 +56,7 @@ def test_rotated_rows_have_the_twins_values_and_places(
     twins = [tensor.clone() for tensor in ours]
     added = random(width, dtype=dtype) if bias else None
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-    query = rotate_write.rotate_write(ours[0], ours[1], product, added, cos, sin, slots, counts)
+    query = rope_kv_write.rotate_write(ours[0], ours[1], product, added, cos, sin, slots, counts)
     expected = reference.rotate_write(twins[0], twins[1], product, added, cos, sin, slots, counts)
     pairs = zip((query[:3], *ours), (expected[:3], *twins), strict=True)
     for value, wanted in pairs:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.errors import UnsupportedModel
-from common.model import attention, fidelity
+from common.model import attention_interface, eager_check
 from common.model.paged_model import PagedModel
 from tests.model.tiny_families import FAMILIES, MOST_PARAMETERS, tiny_model
 
@@ -61,10 +61,10 @@ def test_an_attention_that_computes_something_else_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The comparison itself: one wrong scale, and the model is refused with both numbers."""
-    from common.model import row_batch
+    from common.model import cpu_attention
 
-    attend = row_batch._attend_row
-    monkeypatch.setattr(row_batch, "_attend_row", lambda q, *rest: attend(q * 1.1, *rest))
+    attend = cpu_attention._attend_row
+    monkeypatch.setattr(cpu_attention, "_attend_row", lambda q, *rest: attend(q * 1.1, *rest))
     with pytest.raises(UnsupportedModel, match=r"differ by .* is allowed, so it isn't served"):
         PagedModel(tiny_model("llama"))
 
@@ -72,12 +72,12 @@ def test_an_attention_that_computes_something_else_is_not_served(
 def test_sinks_take_part_in_the_softmax() -> None:
     model = tiny_model("gpt_oss")
     paged = PagedModel(model)
-    prompt = fidelity.prompt_of(paged.vocab_size, (8,), 256)
-    with_own = fidelity.eager_logits(model, attention.NAME, prompt)
-    fidelity.check(paged, "gpt_oss", prompt, with_own, torch.float32)
+    prompt = eager_check.prompt_of(paged.vocab_size, (8,), 256)
+    with_own = eager_check.eager_logits(model, attention_interface.NAME, prompt)
+    eager_check.check(paged, "gpt_oss", prompt, with_own, torch.float32)
     for layer in model.model.layers:
         layer.self_attn.sinks.data.fill_(50.0)  # takes nearly all probability
     with pytest.raises(UnsupportedModel):
-        fidelity.check(paged, "gpt_oss", prompt, with_own, torch.float32)
-    with_others = fidelity.eager_logits(model, attention.NAME, prompt)
-    fidelity.check(paged, "gpt_oss", prompt, with_others, torch.float32)
+        eager_check.check(paged, "gpt_oss", prompt, with_own, torch.float32)
+    with_others = eager_check.eager_logits(model, attention_interface.NAME, prompt)
+    eager_check.check(paged, "gpt_oss", prompt, with_others, torch.float32)

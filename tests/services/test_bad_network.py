@@ -69,7 +69,7 @@ async def test_connections_that_are_cut_are_made_again(monkeypatch: pytest.Monke
 
         async def hook(session: SpeculativeSession, stage: str) -> None:
             nonlocal rounds, cuts
-            rounds += stage in ("propose", "check")
+            rounds += stage in ("propose", "verify")
             if rounds % 17 == 16 and cuts < 8:
                 rounds, cuts = rounds + 1, cuts + 1
                 network.cut()
@@ -94,7 +94,7 @@ async def test_a_round_that_stalls_is_asked_again(
 
         async def hook(session: SpeculativeSession, stage: str) -> None:
             nonlocal stalls
-            if stage == "check" and session.output_length >= 5 and not stalls:
+            if stage == "verify" and session.output_length >= 5 and not stalls:
                 stalls += 1
                 network.stall()
 

@@ -12,7 +12,7 @@ from grpc import StatusCode
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.pb.sampling_pb2 import Sampling
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.wire.enums import RULES
 from tests.support.fake_pairs import serving_pair
 

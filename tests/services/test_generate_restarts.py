@@ -65,7 +65,7 @@ SEEDED = SamplingParams(
 )
 
 
-@pytest.mark.parametrize("stage", ["propose", "check"])
+@pytest.mark.parametrize("stage", ["propose", "verify"])
 @pytest.mark.parametrize(
     ("steps", "sampling"), [(0, SamplingParams()), (3, SamplingParams()), (3, SEEDED)]
 )
@@ -167,7 +167,7 @@ async def test_a_verifier_that_is_gone_for_good_is_unavailable(
     ):
 
         async def hook(session: SpeculativeSession, at: str) -> None:
-            if at == "check" and session.output_length >= 3:
+            if at == "verify" and session.output_length >= 3:
                 await verifier.server.stop()
 
         at_every_stage(monkeypatch, hook)

@@ -12,8 +12,8 @@ import pytest
 
 from client.client import Client, Output, Request
 from common.model.paged_model import PagedModel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, Origin, Proposal
 from drafter.session import SpeculativeSession
 from tests.kv.preemptions import count_preemptions

@@ -33,7 +33,7 @@ async def test_over_capacity_is_refused_at_once_and_costs_the_others_nothing(
     gates = list[asyncio.Event]()
 
     async def hook(session: SpeculativeSession, stage: str) -> None:
-        if gates and stage == "check" and session.output_length >= 3:
+        if gates and stage == "verify" and session.output_length >= 3:
             await gates[-1].wait()
 
     at_every_stage(monkeypatch, hook)

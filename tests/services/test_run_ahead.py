@@ -18,7 +18,7 @@ async def test_output_is_the_same_with_and_without(pair: str, seed: int | None) 
         async with serving_pair(pair, run_ahead=run_ahead, lookup=False) as running:
             request = Request(max_new_tokens=48, prompt=PROMPTS[0], sampling=sampling)
             texts.append((await running.client.generate(request)).token_ids)
-            counted = running.drafter.pair.engine._outputs
+            counted = running.drafter.pair.engine._run_ahead_results
             hits = sum(counted[name,]._value.get() for name in ("hit", "part"))
             assert not hits or run_ahead == "on"
     assert texts[0] == texts[1]

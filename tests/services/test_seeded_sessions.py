@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import OpenSession, Proposal
 from common.wire.verify import verdict_from_pb, verify_once_to_pb
 from tests.kv.preemptions import count_preemptions

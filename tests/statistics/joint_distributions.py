@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
 from common.sampling.rng import Purpose
-from common.sampling.rules import AcceptanceRule
 from drafter.engine.distribution import draft_distribution, propose
 from verifier.acceptance.batch import AcceptanceOutput, SamplingBatch
 from verifier.acceptance.rules import accept

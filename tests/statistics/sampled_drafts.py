@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession
 from drafter.bridge.bridge import Bridge
 from drafter.engine.logits_processors import DraftLogitsProcessors

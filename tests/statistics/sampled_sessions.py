@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import FinishReason, OpenSession, Proposal, SparseDistribution, TokenLogprobs
 from tests.support.fake_services import RunningVerifier
 from tests.support.verifier_sessions import PROMPT, VOCAB

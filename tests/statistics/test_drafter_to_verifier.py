@@ -17,10 +17,10 @@ import torch
 
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
 from common.sampling.rng import seed_word
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, OpenSession
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import contexts_by_mode
@@ -194,5 +194,5 @@ async def test_sessions_follow_the_targets_distribution(way: Way, run_ahead: boo
         for _ in range(count)
     ]
     assert tail_probability(torch.tensor(outputs), joint_distribution(length)) > 1e-4
-    confirmed = sum(engine._outputs[name,]._value.get() for name in ("hit", "part"))
+    confirmed = sum(engine._run_ahead_results[name,]._value.get() for name in ("hit", "part"))
     assert (confirmed > 0) == run_ahead

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from common.kv.pages import PagePool
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession, SparseDistribution, Verdict
 from tests.statistics.joint_distributions import tail_probability
 from tests.statistics.sampled_sessions import COUPLED, REJECTION, TARGET_ONLY

@@ -10,7 +10,7 @@ import pytest
 from drafter.generate.reply import Reply
 from drafter.session import SpeculativeSession
 
-STAGES = ("open", "propose", "check", "emit")
+STAGES = ("open", "propose", "verify", "emit")
 Hook = Callable[[SpeculativeSession, str], Awaitable[None]]
 
 

@@ -1,4 +1,4 @@
-"""The verifier_sessions target's own output, by a model that runs nothing else."""
+"""The target's own output, by a model that runs nothing else."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from client.client import Client, Request, Statistics
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.telemetry import metrics
 from common.telemetry.registry import Registry
 from common.types import BridgeMode, FinishReason

@@ -11,8 +11,8 @@ from common.errors import InvalidField, MissingMessage, UnfitRule, UnknownFeatur
 from common.pb import verifier_pb2
 from common.pb.sampling_pb2 import Sampling
 from common.pb.sampling_pb2 import SparseDistribution as SparseDistributionMessage
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.telemetry.metrics import DRAFTER_STAGE
 from common.types import (
     BridgeMode,

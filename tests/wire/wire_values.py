@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import MAX_ID, MAX_SEED, SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import (
     FinishReason,
     ModelInfo,

@@ -26,7 +26,7 @@ class AcceptanceOutput:
 class SamplingBatch:
     """How each session's tokens are sampled. The filters of greedy sessions aren't read."""
 
-    rule: Tensor  # int8 [sessions], of common.sampling.rules.AcceptanceRule
+    rule: Tensor  # int8 [sessions], of common.sampling.acceptance_rule.AcceptanceRule
     temperature: Tensor  # float32 [sessions], > 0
     top_k: Tensor  # int32 [sessions], >= 1; vocab or more: off
     top_p: Tensor  # float32 [sessions], 1: off

@@ -21,8 +21,8 @@ from torch import Tensor
 from common.device.runtime import Runtime
 from common.device.staging import HostBuffer, Staging
 from common.kernels.row_top import NO_TOKEN
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
-from common.sampling.rules import AcceptanceRule
 from common.types import TokenLogprobs
 from verifier.acceptance.batch import LogitsProcessors, SamplingBatch
 from verifier.acceptance.draft_distributions import pack_draft_distributions

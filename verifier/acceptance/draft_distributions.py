@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from common.errors import InvalidDistribution
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
-from common.sampling.rules import AcceptanceRule
 from common.types import SparseDistribution
 
 SUM_TOLERANCE = 1e-3  # float32 rounding of some hundred values is far below

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import (
     NEVER,
     SparseDistributions,
@@ -22,7 +23,6 @@ from common.sampling.distribution import (
     sample,
 )
 from common.sampling.rng import Purpose, uniform
-from common.sampling.rules import AcceptanceRule
 from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, SamplingBatch
 
 __all__ = ["AcceptanceOutput", "accept", "accept_greedy"]

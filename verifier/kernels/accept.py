@@ -2,7 +2,7 @@
 
     expand_sessions    rows learn their session                        sessions.py
     mask_logits        processed ids are taken out (if there are any)  mask_logits.py
-    scan               every logit once                                common/kernels/scan.py
+    scan               every logit once                                common/kernels/logits_scan.py
     select_candidates  the candidates of each filtered row             select_candidates.py
     probe              thresholds of flat rows, level by level         flat_rows.py
     accept_drafts      distribution and acceptance, flat rows first    accept_drafts.py
@@ -24,10 +24,10 @@ from typing import Any
 import triton
 from torch import Tensor
 
-from common.kernels.candidates import LIMIT
-from common.kernels.order import shift_for
-from common.kernels.scan import BLOCK, scan
-from common.kernels.scan import CHUNK as SCAN_CHUNK
+from common.kernels.filter_candidates import LIMIT
+from common.kernels.logits_scan import BLOCK, scan
+from common.kernels.logits_scan import CHUNK as SCAN_CHUNK
+from common.kernels.sortable_floats import shift_for
 from common.sampling.distribution import SparseDistributions
 from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors, SamplingBatch
 from verifier.kernels import flat_rows as flat

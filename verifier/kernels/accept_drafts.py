@@ -1,7 +1,7 @@
 """What each row's distribution is, in three numbers, and whether its draft token is accepted.
 
 The exact threshold of a filtered row, the mass kept, and acceptance. Does not know how candidates
-are found (verifier/kernels/select_candidates.py, flat.py) and tokens sampled (sample.py).
+are found (verifier/kernels/select_candidates.py, flat_rows.py) and tokens sampled (sample.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.order import rank_of
+from common.kernels.filter_threshold import threshold
+from common.kernels.logits_scan import ARGMAX, FILTERED, INVALID_LOGITS, SAMPLED
 from common.kernels.rng import ACCEPT, uniform
 from common.kernels.row_top import NO_TOKEN, is_finite, row_argmax
-from common.kernels.scan import ARGMAX, FILTERED, INVALID_LOGITS, SAMPLED
-from common.kernels.threshold import threshold
+from common.kernels.sortable_floats import rank_of
 from verifier.kernels.flat_rows import interval
 from verifier.kernels.mask_logits import value_at
 from verifier.kernels.sample import Q_SLICE

@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from common.kernels.order import rank_of, value_of
-from common.kernels.scan import logits_of_run
+from common.kernels.logits_scan import logits_of_run
+from common.kernels.sortable_floats import rank_of, value_of
 from verifier.kernels.mask_logits import PART
 
 EDGES = 8

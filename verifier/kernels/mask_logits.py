@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_SAMPLED = tl.constexpr(2)  # common.kernels.scan.SAMPLED
+_SAMPLED = tl.constexpr(2)  # common.kernels.logits_scan.SAMPLED
 PART = tl.constexpr(256)
 
 
@@ -75,7 +75,7 @@ def mask_logits(
         if HAS_MASK:
             gone = gone | (tl.load(exists + token, mask=inside, other=1) == 0)
         x = tl.where(gone | (at >= end), float("-inf"), x)
-        # Taken out, it must still show that the row is invalid; see common/kernels/scan.py.
+        # Taken out, it must still show that the row is invalid; see common/kernels/logits_scan.py.
         strange = inside & ((old != old) | (old == float("inf")))
         x = tl.where(strange, float("inf"), x)
         tl.store(processed + at, x, mask=inside)

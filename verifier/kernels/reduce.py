@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from common.kernels.logits_scan import ARGMAX
 from common.kernels.row_top import NO_TOKEN, is_finite
-from common.kernels.scan import ARGMAX
 from verifier.kernels.sessions import RULE_COUPLED, first_stop
 
 _ARGMAX, _NO_TOKEN = tl.constexpr(ARGMAX), tl.constexpr(NO_TOKEN)

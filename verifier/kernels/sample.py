@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from common.kernels.logits_scan import logits_of_run
 from common.kernels.rng import COUPLED, SAMPLE, exponential, run_exponential
-from common.kernels.scan import logits_of_run
 from verifier.kernels.sessions import RULE_COUPLED, RULE_REJECTION, RULE_TARGET_ONLY
 
 CHUNK = 4096  # ids per program

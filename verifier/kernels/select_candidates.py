@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.candidates import collect, floor_for_count, floor_for_mass
-from common.kernels.order import rank_of
+from common.kernels.filter_candidates import collect, floor_for_count, floor_for_mass
+from common.kernels.logits_scan import FILTERED, SAMPLED
 from common.kernels.row_top import row_top
-from common.kernels.scan import FILTERED, SAMPLED
+from common.kernels.sortable_floats import rank_of
 
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
 PART = tl.constexpr(256)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.scan import ARGMAX, FILTERED, SAMPLED, UNUSED
-from common.sampling.rules import AcceptanceRule
+from common.kernels.logits_scan import ARGMAX, FILTERED, SAMPLED, UNUSED
+from common.sampling.acceptance_rule import AcceptanceRule
 
 _UNUSED, _ARGMAX = tl.constexpr(UNUSED), tl.constexpr(ARGMAX)
 _SAMPLED, _FILTERED = tl.constexpr(SAMPLED), tl.constexpr(FILTERED)
-# As in common.sampling.rules.AcceptanceRule: kernels read globals only if they are constexpr.
+# As in AcceptanceRule: kernels read globals only if they are constexpr.
 RULE_GREEDY = tl.constexpr(AcceptanceRule.GREEDY.value)
 RULE_TARGET_ONLY = tl.constexpr(AcceptanceRule.TARGET_ONLY.value)
 RULE_REJECTION = tl.constexpr(AcceptanceRule.REJECTION.value)

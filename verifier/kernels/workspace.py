@@ -12,8 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
-from common.kernels.candidates import LIMIT
-from common.kernels.scan import RealIds, Scan
+from common.kernels.filter_candidates import LIMIT
+from common.kernels.logits_scan import RealIds, Scan
 from verifier.kernels import flat_rows as flat
 from verifier.kernels.sample import CHUNK
 

@@ -15,12 +15,12 @@ import torch
 from bench.device.budget import Budget
 from bench.device.parts.drafts import logits_like
 from bench.device.table import Row
-from common.sampling.rules import AcceptanceRule
+from common.sampling.acceptance_rule import AcceptanceRule
 
 PER_SESSION = 8  # rows: seven drafts and the bonus token
 Q_WIDTH = 64
 GREEDY, TARGET_ONLY, REJECTION, COUPLED = AcceptanceRule
-# name: logits' shape, how they are sampled. Rules are common.sampling.rules.AcceptanceRule.
+# name: logits' shape, how they are sampled. Rules are AcceptanceRule's.
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "no filter, q": {"rule": REJECTION, "temperature": 0.8},
@@ -223,7 +223,7 @@ def measure(
 def reading(sets: list[dict[str, Any]], work: Any, device: torch.device) -> float:
     """Microseconds of reading the logits once: the scan for maxima alone."""
     from bench.device.timing import microseconds
-    from common.kernels.scan import scan
+    from common.kernels.logits_scan import scan
 
     return microseconds(
         [partial(scan, one["logits"], work.real, work.scan) for one in sets], device

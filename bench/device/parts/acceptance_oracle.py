@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from common.sampling import rng
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
-from common.sampling.rules import AcceptanceRule
 from verifier.acceptance.batch import LogitsProcessors, SamplingBatch
 
 INFINITY = float("inf")

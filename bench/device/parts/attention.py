@@ -18,8 +18,8 @@ from bench.device.clock import device, seconds_of
 from bench.device.parts import flashinfer
 from bench.device.parts.attention_case import Case, Shape
 from bench.device.table import Row
-from common.kernels import plain_twins as reference
-from common.kernels.tiles import SPLIT_KEYS, Tiles
+from common.kernels import reference as reference
+from common.kernels.attention_tiles import SPLIT_KEYS, Tiles
 
 
 def kernel_table(shapes: list[Shape], bytes_per_second: float, budget: Budget) -> list[Row]:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from bench.device.clock import device
+from common.kernels.attention_tiles import SPLIT_KEYS, Tiles, choose_tiles, rows_per_tile
 from common.kernels.paged_attention import paged_attention
-from common.kernels.tiles import SPLIT_KEYS, Tiles, choose_tiles, rows_per_tile
 from common.kv.pages import PagePool
 from common.model.batch import Chunk, flatten
 

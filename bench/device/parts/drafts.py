@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.device.budget import Budget
 from bench.device.parts.acceptance_oracle import Batch, distribution, processed, sampling
 from bench.device.table import Row
-from common.kernels.scan import FILTERED
+from common.kernels.logits_scan import FILTERED
 from common.sampling import rng
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 

@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 from bench.device.budget import Budget
 from bench.device.clock import device, seconds_of
 from bench.device.table import Row
-from common.kernels import plain_twins as reference
+from common.kernels import reference as reference
 from common.kernels.row_product import ProductTiles, product_tiles, row_product
 
 TOGETHER = 256 << 20  # bytes of all copies of one matrix

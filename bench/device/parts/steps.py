@@ -13,12 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bench.device.clock import device, wait, wall_seconds
-from common.kernels.tiles import SPLIT_KEYS
+from common.kernels.attention_tiles import SPLIT_KEYS
 from common.kv.pages import PagePool
 from common.model.batch import Chunk, flatten
+from common.model.cuda_graphs import StepSize
 from common.model.linear import Packing
 from common.model.paged_model import PagedModel
-from common.model.step_graphs import StepSize
 
 PAGE_SIZE = 16
 

@@ -40,7 +40,7 @@ def written(count: int, after: int) -> list[int]:
 
 
 def outputs(driven: DrivenEngine) -> dict[str, int]:
-    counted = {name: driven.engine._outputs[name,] for name in ("hit", "part", "miss")}
+    counted = {name: driven.engine._run_ahead_results[name,] for name in ("hit", "part", "miss")}
     return {name: int(each._value.get()) for name, each in counted.items() if each._value.get()}
 
 

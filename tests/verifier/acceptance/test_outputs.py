@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from tests.kernels.acceptance_batches import VOCAB, sampling, uniform_q
 from verifier.acceptance.batch import AcceptanceOutput
 from verifier.acceptance.rules import accept

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.distribution import SparseDistributions
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from tests.kernels.acceptance_batches import VOCAB, pick, sampling, uniform_q
 from verifier.acceptance import rules as reference
 from verifier.acceptance.batch import AcceptanceOutput, LogitsProcessors

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.kv.pages import PagePool
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import OpenSession
 from tests.statistics.sampled_sessions import COUPLED, GREEDY, REJECTION, TARGET_ONLY, distributions
 from tests.support.verifier_sessions import VOCAB

@@ -1,8 +1,8 @@
 """The attention function that transformers calls, whatever the device.
 
 Knows the name under which it is registered, and what a batch must be able to do. Does not know
-how it is done: row by row (common/model/row_batch.py) or by kernels (common/model/device_batch.py);
-the batch that travels with the call selects.
+how it is done: row by row (common/model/cpu_attention.py) or by kernels
+(common/model/gpu_attention.py); the batch that travels with the call selects.
 """
 
 from __future__ import annotations

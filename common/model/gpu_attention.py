@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from common.device.runtime import Runtime
+from common.kernels.attention_tiles import TILE_FIELDS, Tiles, choose_tiles, rows_per_tile
 from common.kernels.kv_write import write_kv
 from common.kernels.paged_attention import paged_attention
-from common.kernels.rotate_write import rotate_write
-from common.kernels.tiles import TILE_FIELDS, Tiles, choose_tiles, rows_per_tile
+from common.kernels.rope_kv_write import rotate_write
 from common.kv.store import KVStore, LayerShape
 from common.model.batch import FlatBatch, Ints
 
@@ -85,7 +85,7 @@ class PagedBatch:
         softcap: float | None,
         sinks: Tensor | None,
     ) -> Tensor:
-        """See common/model/attention.py: -> [1, rows, heads, head_size]."""
+        """See common/model/attention_interface.py: -> [1, rows, heads, head_size]."""
         keys, values = self.store.layer(layer)
         write_kv(
             keys,

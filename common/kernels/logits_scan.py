@@ -5,7 +5,8 @@ of BLOCK consecutive ids. Kept of a chunk: its maximum and the first block that 
 sampled rows the sum of exp((x - maximum) / T); for filtered rows every block's maximum, and how
 many times that maximum's the block's whole mass is. The last two make filters cheap: they bound
 how many ids and how much mass lie under a value, so that the few blocks over it alone are read
-again (common/kernels/candidates.py). Chunks never depend on the batch, so neither does a sum.
+again (common/kernels/filter_candidates.py). Chunks never depend on the batch, so neither does a
+sum.
 
 A chunk with a NaN has the maximum +inf: whoever takes the row's maximum learns that no distribution
 follows from it (common/kernels/row_top.py), without another look.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.device.runtime import Runtime
 from common.model.batch import FlatBatch
-from common.model.device_batch import PagedBatch, StepBuffers
+from common.model.gpu_attention import PagedBatch, StepBuffers
 
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILES_PER_ROW = (1, 4, 16, 64)  # context splits; a graph has one of these times its rows

@@ -66,7 +66,7 @@ def rotate_write(
     slots: Tensor,
     counts: Tensor,
 ) -> Tensor:
-    """As common/kernels/rotate_write.py, in float64 but for the rounding of the product."""
+    """As common/kernels/rope_kv_write.py, in float64 but for the rounding of the product."""
     dtype, kv_heads, size = keys_out.dtype, keys_out.shape[2], keys_out.shape[3]
     total = product.double().sum(0)
     if bias is not None:
@@ -89,7 +89,7 @@ def row_product(x: Tensor, weight: Tensor) -> Tensor:
 def add_norm(
     x: Tensor, product: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """As common/kernels/rows.py, in float64 but for the same roundings on the way."""
+    """As common/kernels/norm_and_gate.py, in float64 but for the same roundings on the way."""
     if product is not None:
         x = (x.double() + product.double().sum(0).to(x.dtype).double()).to(x.dtype)
     wide = x.double()
@@ -98,6 +98,6 @@ def add_norm(
 
 
 def silu_gate(product: Tensor, dtype: torch.dtype) -> Tensor:
-    """As common/kernels/rows.py, in float64 but for the rounding of the product."""
+    """As common/kernels/norm_and_gate.py, in float64 but for the rounding of the product."""
     gate, up = product.double().sum(0).to(dtype).double().chunk(2, dim=-1)
     return (torch.nn.functional.silu(gate) * up).to(dtype)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.order import rank_of, value_of
-from common.kernels.scan import logits_of_run
+from common.kernels.logits_scan import logits_of_run
+from common.kernels.sortable_floats import rank_of, value_of
 
 PART = tl.constexpr(1024)  # candidates looked at at a time
 _WHOLE_PART = tl.constexpr(4096)  # ids of a whole row looked at at a time

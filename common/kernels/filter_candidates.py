@@ -2,8 +2,8 @@
 
 A scan leaves every block's maximum, and its mass beside it. From those follows a floor that
 certainly lies at or under the filters' threshold; blocks whose maximum reaches it are read again,
-and what reaches it in them is a candidate. common/kernels/threshold.py goes on from there. Device
-functions only.
+and what reaches it in them is a candidate. common/kernels/filter_threshold.py goes on from
+there. Device functions only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from common.kernels.order import rank_of, value_of
-from common.kernels.scan import logits_at
+from common.kernels.logits_scan import logits_at
+from common.kernels.sortable_floats import rank_of, value_of
 
 LIMIT = 1024  # candidates of a row; more, and the whole row is searched
 STEP = tl.constexpr(32)  # blocks read again at a time

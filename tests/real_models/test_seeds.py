@@ -16,8 +16,8 @@ import pytest
 
 from client.client import Client, Output, Request
 from common.model.paged_model import PagedModel
+from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.sampling.rules import AcceptanceRule
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.weights.resolve import resolve

@@ -56,7 +56,7 @@ class RowBatch:
         softcap: float | None,
         sinks: Tensor | None,
     ) -> Tensor:
-        """See common/model/attention.py: -> [1, rows, heads, head_size]."""
+        """See common/model/attention_interface.py: -> [1, rows, heads, head_size]."""
         self.store.write(layer, self.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         _, heads, rows, size = query.shape
         kv_heads = key.shape[1]
