@@ -1,4 +1,4 @@
-"""The plain-torch twins of this package's kernels: what they compute, one row at a time.
+"""The references in plain torch of this package's kernels: what they compute, one row at a time.
 
 Knows the definition. Does not know speed.
 """

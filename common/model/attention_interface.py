@@ -50,7 +50,7 @@ class Batch(Protocol):
         """Write the rows' keys and values, then attend: -> [1, rows, heads, head_size]."""
 
 
-def paged_attention(
+def dispatch_attention(
     module: nn.Module,
     query: Tensor,  # [1, heads, rows, head_size]
     key: Tensor,  # [1, kv_heads, rows, head_size]
@@ -96,5 +96,5 @@ def _describe_mask(*_: Any, mask_function: MaskFunction, **__: Any) -> Described
 
 def register() -> None:
     """Make transformers know the attention implementation named `crossdraft`."""
-    AttentionInterface.register(NAME, paged_attention)
+    AttentionInterface.register(NAME, dispatch_attention)
     AttentionMaskInterface.register(NAME, _describe_mask)

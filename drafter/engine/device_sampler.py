@@ -24,8 +24,8 @@ from common.device.staging import HostBuffer, Staging
 from common.sampling.rng import Purpose
 from common.types import SparseDistribution
 from drafter.bridge.bridge import NO_TARGET_ID, Bridge
+from drafter.engine.device_healing import heal, healing_inputs
 from drafter.engine.device_inputs import Entries, entries_of, process, steps_of
-from drafter.engine.healing import heal, healing_inputs
 from drafter.engine.sampler import SampledToken, SamplerInput
 from drafter.kernels.draft_rows import SharedIds, Steps, Workspace
 from drafter.kernels.propose import propose_rows

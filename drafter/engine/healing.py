@@ -1,72 +1,34 @@
-"""Token healing of many sessions at once, on a device: drafter/engine/tokens.py's choose_extension.
+"""Token healing of one session, on the CPU; of many on a device: drafter/engine/device_healing.py.
 
 Knows logits before and after a context's last token, and which longer tokens begin with its bytes.
-Does not know sessions. Some launches for all of them, and nothing waits.
+Does not know sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
-from drafter.bridge.bridge import Bridge
-from drafter.engine.sampler import SamplerInput
 
+def choose_extension(
+    before: Tensor,  # [draft vocab], logits before the last token of the context
+    after: Tensor,  # [draft vocab], logits after it
+    last: int,  # that token
+    extensions: Tensor,  # int64 [n], longer tokens that begin with its bytes
+    sampled: bool = False,  # its successor is sampled as the target's is, and isn't the likeliest
+) -> int | None:
+    """The token that the draft model would rather have read than `last`, if there is one.
 
-@dataclass(frozen=True)
-class Healing:
-    """Sessions that may heal; each has at least one extension."""
-
-    after: (
-        Tensor  # int64 [sessions]: the logit row behind the last token; the one before it is next
-    )
-    last: Tensor  # int64 [sessions], that token
-    sampled: Tensor  # bool [sessions]: its successor is sampled as the target's is
-    owners: Tensor  # int64 [extensions], whose they are
-    extensions: Tensor  # int64 [extensions]
-
-
-def healing_inputs(
-    bridge: Bridge, inputs: Sequence[SamplerInput], rows: Sequence[int]
-) -> tuple[list[int], Healing | None]:
-    """(which of `inputs` may heal, what is to be compared); rows: each one's last logit row."""
-    members: list[int] = []
-    extensions: list[Tensor] = []
-    for index, each in enumerate(inputs):
-        if each.rows == 2 and len(longer := bridge.draft_extensions(each.last)):
-            members.append(index)
-            extensions.append(longer)
-    if not members:
-        return members, None
-    counts = torch.tensor([len(longer) for longer in extensions])
-    return members, Healing(
-        after=torch.tensor([rows[index] for index in members]),
-        last=torch.tensor([inputs[index].last for index in members]),
-        sampled=torch.tensor([inputs[index].sampling is not None for index in members]),
-        owners=torch.arange(len(members)).repeat_interleave(counts),
-        extensions=torch.cat(extensions),
-    )
-
-
-def heal(logits: Tensor, inputs: Healing) -> tuple[Tensor, Tensor]:
-    """(each session's likeliest extension, whether it is likelier than its last token and the best
-    successor), int64 and bool [sessions]. Of equals the first in the given order.
-
-    logits: [rows, draft vocab], any float dtype.
+    Committed text can end where the draft tokenizer would not have cut it ("oat" before "meal", a
+    line's end before an indentation). The text goes on through an extension e with P(e), and
+    through `last` and its likeliest successor x with P(last) P(x | last); the likelier way wins. A
+    sampled successor is likely to be the target's whatever its probability, so that P(last) counts
+    alone then.
     """
-    before = logits.index_select(0, inputs.after - 1).float()  # [sessions, draft vocab]
-    after = logits.index_select(0, inputs.after).float()
-    successor = after.amax(dim=-1) - after.logsumexp(dim=-1)  # log P(the best | last)
-    through_last = before.gather(1, inputs.last[:, None]).squeeze(1)
-    through_last = through_last + successor.masked_fill(inputs.sampled, 0.0)
-    values = before[inputs.owners, inputs.extensions]  # [extensions]
-    best = torch.full_like(through_last, float("-inf"))
-    best.scatter_reduce_(0, inputs.owners, values, "amax")
-    order = torch.arange(len(values), device=values.device)
-    order = order.masked_fill(values < best[inputs.owners], len(values))
-    first = torch.full_like(inputs.last, len(values) - 1)
-    first.scatter_reduce_(0, inputs.owners, order, "amin")
-    return inputs.extensions[first], best > through_last
+    if len(extensions) == 0:
+        return None
+    logits = before[extensions]
+    best = int(logits.argmax())
+    through_last = before[last]
+    if not sampled:
+        through_last = through_last + after.max() - after.logsumexp(dim=-1)  # log P(x | last)
+    return int(extensions[best]) if bool(logits[best] > through_last) else None

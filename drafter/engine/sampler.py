@@ -15,8 +15,9 @@ from torch import Tensor
 
 from common.types import SparseDistribution
 from drafter.bridge.bridge import Bridge
+from drafter.engine.healing import choose_extension
 from drafter.engine.logits_processors import DraftLogitsProcessors
-from drafter.engine.tokens import DraftSamplingParams, choose, choose_extension
+from drafter.engine.tokens import DraftSamplingParams, choose
 
 
 @dataclass(frozen=True)

@@ -116,22 +116,8 @@ STEPS = {**ACCEPTANCE, "targets": "*i32", "positions": "*i64", "coupled": "*i1"}
 FP32 = {**ACCEPTANCE, "logits": "*fp32", "taken": "*fp32", "maxima": "*fp32"}
 FP16 = {**ACCEPTANCE, "logits": "*fp16", "taken": "*fp16", "maxima": "*fp16"}
 CASES = [
-    Case(
-        "scan, argmax",
-        scan.scan_rows,
-        ACCEPTANCE,
-        _scan(False, True),
-        WIDE,
-        scan.WARPS,
-    ),
-    Case(
-        "scan, argmax, fp32",
-        scan.scan_rows,
-        FP32,
-        _scan(False, True),
-        WIDE,
-        scan.WARPS,
-    ),
+    Case("scan, argmax", scan.scan_rows, ACCEPTANCE, _scan(False, True), WIDE, scan.WARPS),
+    Case("scan, argmax, fp32", scan.scan_rows, FP32, _scan(False, True), WIDE, scan.WARPS),
     Case("scan", scan.scan_rows, ACCEPTANCE, _scan(False, False), WIDE, scan.WARPS),
     Case("scan, mask, fp16", scan.scan_rows, FP16, _scan(True, False), WIDE, scan.WARPS),
     Case("scan, fp32", scan.scan_rows, FP32, _scan(False, False), WIDE, scan.WARPS),

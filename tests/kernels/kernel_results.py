@@ -1,4 +1,4 @@
-"""Batches for acceptance kernels, and what kernels and their plain-torch twin give for them."""
+"""Batches for acceptance kernels, and what kernels and their reference in plain torch give for them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def results_of(batch: Batch, work: Workspace | None = None) -> list[tuple[int, i
 
 
 def agrees(batch: Batch) -> list[tuple[int, int]]:
-    """What kernels and twin give."""
+    """What kernels and reference give."""
     got = results_of(batch)
     assert got == pairs_of(reference.accept(*vars(batch).values()))
     return got

@@ -1,4 +1,4 @@
-"""The acceptance kernels, interpreted, give what their plain-torch twin gives."""
+"""The acceptance kernels, interpreted, give what their reference in plain torch gives."""
 
 from __future__ import annotations
 

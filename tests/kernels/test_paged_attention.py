@@ -1,4 +1,4 @@
-"""Attention kernels, interpreted: their twin's values, and bits that are a row's own."""
+"""Attention kernels, interpreted: their reference's values, and bits that are a row's own."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ SPANS = [(0, 140, 147), (1, 0, 1), (2, 3, 10), (0, 149, 150), (1, 62, 65)]
         (4, 2, {"window": 20, "sinks": torch.tensor([0.5, 1.0, -1.0, 4.0])}),
     ],
 )
-def test_variable_length_rows_have_the_twins_values(
+def test_variable_length_rows_have_the_references_values(
     heads: int, kv_heads: int, how: dict[str, Any]
 ) -> None:
     stage = Store.of((150, 65, 32), heads, kv_heads, 32)
@@ -134,7 +134,7 @@ def test_variable_length_rows_have_the_twins_values(
 
 @pytest.mark.parametrize("size", [16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_every_head_size_and_dtype_has_the_twins_values(size: int, dtype: torch.dtype) -> None:
+def test_every_head_size_and_dtype_has_the_references_values(size: int, dtype: torch.dtype) -> None:
     stage = Store.of((90, 17), 4, 2, size, dtype)
     spans = [(0, 87, 90), (1, 16, 17)]
     value = stage.attend(spans, choose_tiles(size, 2, dtype), scale=size**-0.5)
@@ -210,11 +210,11 @@ def test_rows_and_work_tiles_beyond_the_real_ones_change_nothing() -> None:
 def test_keys_and_values_are_written_into_their_slots_and_nowhere_else(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
     stage = [torch.randn((5, 4, 3, 24), generator=generator).to(dtype) for _ in range(2)]
-    twin = [tensor.clone() for tensor in stage]
+    theirs = [tensor.clone() for tensor in stage]
     # As they come from a projection: [rows, heads, size] is a view of [heads, rows, size].
     new = [torch.randn((3, 6, 24), generator=generator).to(dtype).transpose(0, 1) for _ in stage]
     slots = torch.tensor([7, 0, 19, 3, 10**6, 10**6], dtype=torch.int32)
     counts = torch.tensor([4, 0], dtype=torch.int32)
     kv_write.write_kv(stage[0], stage[1], new[0], new[1], slots, counts)
-    reference.write_kv(twin[0], twin[1], new[0], new[1], slots, counts)
-    assert torch.equal(stage[0], twin[0]) and torch.equal(stage[1], twin[1])
+    reference.write_kv(theirs[0], theirs[1], new[0], new[1], slots, counts)
+    assert torch.equal(stage[0], theirs[0]) and torch.equal(stage[1], theirs[1])

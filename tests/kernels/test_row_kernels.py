@@ -1,4 +1,4 @@
-"""Kernels that work row by row, interpreted: their twins' values, and bits that are a row's own."""
+"""Kernels that work row by row, interpreted: their references' values, and bits that are a row's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("splits", [0, 1, 3])
 @pytest.mark.parametrize("width", [64, 100])
-def test_an_added_and_normed_row_has_the_twins_values(
+def test_an_added_and_normed_row_has_the_references_values(
     width: int, splits: int, dtype: torch.dtype
 ) -> None:
     x, weight = 30 * random(3, width, dtype=dtype), random(width, dtype=dtype)
@@ -34,7 +34,7 @@ def test_an_added_and_normed_row_has_the_twins_values(
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("splits", "width"), [(1, 48), (2, 512), (3, 515)])
-def test_a_gated_row_has_the_twins_values(splits: int, width: int, dtype: torch.dtype) -> None:
+def test_a_gated_row_has_the_references_values(splits: int, width: int, dtype: torch.dtype) -> None:
     product = 5 * random(splits, 2, 2 * width)
     value, expected = norm_and_gate.silu_gate(product, dtype), reference.silu_gate(product, dtype)
     assert value.dtype == dtype
@@ -43,7 +43,7 @@ def test_a_gated_row_has_the_twins_values(splits: int, width: int, dtype: torch.
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("size", "splits", "bias"), [(16, 1, False), (96, 3, True)])
-def test_rotated_rows_have_the_twins_values_and_places(
+def test_rotated_rows_have_the_references_values_and_places(
     size: int, splits: int, bias: bool, dtype: torch.dtype
 ) -> None:
     """Rows beyond the real ones are written nowhere."""
@@ -53,19 +53,19 @@ def test_rotated_rows_have_the_twins_values_and_places(
     slots = torch.tensor([9, 0, 5, 10**6, 10**6], dtype=torch.int32)
     counts = torch.tensor([3, 0], dtype=torch.int32)
     ours = [random(3, 4, 2, size, dtype=dtype) for _ in range(2)]
-    twins = [tensor.clone() for tensor in ours]
+    theirs = [tensor.clone() for tensor in ours]
     added = random(width, dtype=dtype) if bias else None
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     query = rope_kv_write.rotate_write(ours[0], ours[1], product, added, cos, sin, slots, counts)
-    expected = reference.rotate_write(twins[0], twins[1], product, added, cos, sin, slots, counts)
-    pairs = zip((query[:3], *ours), (expected[:3], *twins), strict=True)
+    expected = reference.rotate_write(theirs[0], theirs[1], product, added, cos, sin, slots, counts)
+    pairs = zip((query[:3], *ours), (expected[:3], *theirs), strict=True)
     for value, wanted in pairs:
         assert torch.allclose(value, wanted, rtol=2 * TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("outer", "inner"), [(70, 300), (40, 64), (5, 1024)])
-def test_a_products_splits_add_up_to_the_twins_values(
+def test_a_products_splits_add_up_to_the_references_values(
     outer: int, inner: int, dtype: torch.dtype
 ) -> None:
     x, weight = random(3, inner, dtype=dtype), random(outer, inner, dtype=dtype)

@@ -7,7 +7,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from drafter.engine.tokens import choose_extension, likeliest_allowed
+from drafter.engine.healing import choose_extension
+from drafter.engine.tokens import likeliest_allowed
 
 VOCAB = 9
 seeds = st.integers(0, 2**31 - 1)
