@@ -1,4 +1,4 @@
-"""THE MAP: one session, from prompt to finish.
+"""One session, from prompt to finish: the drafter's loop.
 
     open      the verifier prefills and returns the first token
     propose   draft k tokens and cross the bridge: a proposal in target ids

@@ -1,4 +1,4 @@
-"""THE OTHER MAP: how many sessions' proposals are checked in one pass of the target model.
+"""The verifier's step: how many sessions' proposals are checked in one pass of the target model.
 
     step = pack, forward, accept, commit
 

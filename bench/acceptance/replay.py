@@ -2,7 +2,7 @@
 
 Greedy output doesn't depend on drafts, so that the accepted length of any proposal follows from the
 target's recorded output alone. The sessions, the bridge and the draft model are the real ones; only
-the verifier's end of the seam is replaced. Ablations cost draft steps this way and nothing else.
+the verifier's end of the stream is replaced. Ablations cost draft steps this way and nothing else.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Runtime(Protocol):
 
     def event(self) -> Event: ...
 
-    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+    def capture_graph(self, step: Callable[[], None]) -> Callable[[], None]:
         """What does `step`'s work again, over the same memory."""
 
     def memory(self) -> Memory: ...
@@ -107,7 +107,7 @@ class Cuda:
     def event(self) -> CudaEvent:
         return CudaEvent()
 
-    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+    def capture_graph(self, step: Callable[[], None]) -> Callable[[], None]:
         """All CUDA graphs share one pool of memory: they never run at once.
 
         The step runs once before, since kernels and workspaces are made on first use.
@@ -162,7 +162,7 @@ class EagerRuntime:
     def event(self) -> EagerEvent:
         return EagerEvent()
 
-    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+    def capture_graph(self, step: Callable[[], None]) -> Callable[[], None]:
         return step
 
     def memory(self) -> Memory:

@@ -67,11 +67,11 @@ class StepGraphs:
         self.sizes = sorted(sizes, key=lambda size: (size.rows, size.work_tiles))
         self._steps: dict[StepSize, Callable[[], None]] = {}
 
-    def record(self, progress: Progress | None = None) -> None:
+    def capture(self, progress: Progress | None = None) -> None:
         """Record all sizes, the largest first, so that the smaller ones fit into its memory."""
         for done, size in enumerate(reversed(self.sizes)):
             batch = self._buffers.view(size.rows, size.work_tiles)
-            self._steps[size] = self._runtime.record(partial(self._step, batch))
+            self._steps[size] = self._runtime.capture_graph(partial(self._step, batch))
             if progress is not None:
                 progress(done + 1, len(self.sizes))
 

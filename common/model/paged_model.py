@@ -192,7 +192,7 @@ class PagedModel:
         logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
         graphs = StepGraphs(self._run_paged, buffers, sizes, logits, self.runtime)
         with torch.inference_mode():
-            graphs.record(progress)
+            graphs.capture(progress)
         self._graphs = graphs
 
     @property

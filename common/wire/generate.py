@@ -1,4 +1,4 @@
-"""The seam between client and drafter: our values and the messages of drafter.proto, both ways.
+"""Between client and drafter: our values and the messages of drafter.proto, both ways.
 
 Knows the fields that both ends read or write. Does not know how a stream is made
 (drafter/generate/reply.py) and shown (client/).

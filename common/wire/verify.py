@@ -1,4 +1,4 @@
-"""The seam between drafter and verifier: our values and the messages of verifier.proto, both ways.
+"""Between drafter and verifier: our values and the messages of verifier.proto, both ways.
 
 Knows every field, and what a message by itself can be refused for (content missing, features that
 this version lacks, counts below their minimum). Does not know sessions, models, and limits that a

@@ -1,4 +1,4 @@
-"""Draft tokens on a GPU: a step's questions sent in one copy, chosen by kernels, fetched in one.
+"""Draft tokens on a GPU: a step's inputs sent in one copy, chosen by kernels, fetched in one.
 
 Knows which sessions share a launch (drafter/kernels/propose.py takes one mask and one set of noise
 ids) and how answers lie in memory. Does not know how kernels choose. A distribution that goes

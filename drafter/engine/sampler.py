@@ -1,4 +1,4 @@
-"""A draft step's question, and its answer on the CPU: one token for each session, from its logits.
+"""A draft step's inputs, and its tokens on the CPU: one token for each session, from its logits.
 
 Knows what a session needs of a step, and healing beside it. Does not know sessions and batches
 (drafter/engine/engine.py), and how tokens are sampled (drafter/engine/tokens.py).

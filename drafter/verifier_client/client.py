@@ -1,4 +1,4 @@
-"""The drafter's end of the seam: one bidi stream is one session.
+"""The drafter's end of the verifier's stream: one bidi stream is one session.
 
 Knows the Verify protocol, and how to go on after a verifier is lost: open again, with the prompt
 and everything committed so far. Does not know drafts, and whom to take

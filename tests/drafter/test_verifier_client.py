@@ -1,4 +1,4 @@
-"""The drafter's end of the seam against verifiers that break off, change or answer amiss."""
+"""The drafter's end of the verifier's stream, with verifiers that break off or answer amiss."""
 
 from __future__ import annotations
 

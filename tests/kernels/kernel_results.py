@@ -1,4 +1,4 @@
-"""Batches for acceptance kernels, and what kernels and their reference in plain torch give for them."""
+"""Batches for acceptance kernels, and what kernels and their reference give for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that work row by row, interpreted: their references' values, and bits that are a row's own."""
+"""Row kernels, interpreted: a reference's values, and bits that are a row's own."""
 
 from __future__ import annotations
 

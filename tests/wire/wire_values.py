@@ -1,4 +1,4 @@
-"""Strategies for every value that crosses the seam between drafter and verifier."""
+"""Strategies for every value that crosses the wire between drafter and verifier."""
 
 from __future__ import annotations
 
