@@ -61,11 +61,11 @@ def test_an_extension_is_chosen_where_it_is_the_likelier_way(
     assert chosen == (best if float(p[best]) > through_last else None)
 
 
-@pytest.mark.parametrize(("one_hot", "expected"), [(0.9, None), (0.2, 2)])
-def test_what_follows_the_last_token_weighs_too(one_hot: float, expected: int | None) -> None:
+@pytest.mark.parametrize(("certain", "expected"), [(0.9, None), (0.2, 2)])
+def test_what_follows_the_last_token_weighs_too(certain: float, expected: int | None) -> None:
     """P(last) = 0.5 and P(e) = 0.3: e wins only if nothing likely follows `last`."""
     before = torch.tensor([0.2, 0.5, 0.3]).log()
-    after = torch.tensor([one_hot, *[(1 - one_hot) / 8] * 8]).log()
+    after = torch.tensor([certain, *[(1 - certain) / 8] * 8]).log()
     assert choose_extension(before, after, 1, torch.tensor([2])) == expected
 
 
