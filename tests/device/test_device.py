@@ -113,7 +113,7 @@ class FakeCard(EagerRuntime):
 
 
 class FakeModel:
-    """A model whose recorded steps take two GiB, and whose pages of 16 tokens one MiB."""
+    """A model whose CUDA graphs take two GiB, and whose pages of 16 tokens one MiB."""
 
     kernels = True
     bytes_per_token = 1 << 16

@@ -1,4 +1,4 @@
-"""Both services as on a GPU, kernels interpreted and steps called: what they say is the CPU's own.
+"""Both services as on a GPU, kernels interpreted and eager steps: what they say is the CPU's own.
 
 Shows that engines, kernels and copies fit together; nothing about a GPU's speed or its rounding.
 """

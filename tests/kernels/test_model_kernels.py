@@ -55,7 +55,7 @@ def test_kernels_have_the_cpu_paths_values(family: str) -> None:
 
 
 def test_graphs_have_the_values_of_eager_steps() -> None:
-    """Padded to a recorded size or beyond all of them; smaller batches after larger ones."""
+    """Padded to a captured size or beyond all of them; smaller batches after larger ones."""
     model = PagedModel(random_model("gemma2"), kernels=True)
     model.allocate(PAGES, PAGE_SIZE)
     expected = run(model, 4, [3, 1, 2])
@@ -72,7 +72,7 @@ def test_batches_that_fit_no_graph_are_counted_and_reported_once(
     model = PagedModel(random_model("llama"), kernels=True)
     model.allocate(PAGES, PAGE_SIZE)
     run(model, 4, [3, 1, 2])
-    assert model.eager_passes == 0, "nothing is recorded yet"
+    assert model.eager_passes == 0, "nothing is captured yet"
     model.capture_graphs(2, 64)
     run(model, 4, [1, 1, 1])
     fitting = model.eager_passes
@@ -82,7 +82,7 @@ def test_batches_that_fit_no_graph_are_counted_and_reported_once(
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_frequencies_that_follow_positions_are_never_recorded(
+def test_frequencies_that_follow_positions_are_never_captured(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}

@@ -176,7 +176,7 @@ def test_several_launches_change_no_bit() -> None:
 
 
 def test_rows_and_work_tiles_beyond_the_real_ones_change_nothing() -> None:
-    """As in a batch that was padded to a recorded step's size."""
+    """As in a batch that was padded to a CUDA graph's size."""
     stage = Store.of((150, 65, 32), 6, 2, 32)
     tiles = choose_tiles(32, 3, torch.float32)
     expected = stage.attend(SPANS, tiles)
