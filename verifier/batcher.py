@@ -23,9 +23,8 @@ class Batch:
 
     chunks: list[Chunk]
     running: list[Session]  # all whose rows are here
-    verified: list[
-        Session
-    ]  # those whose last pending rows are here, which get a verdict, in the order of their logits
+    # Those whose last pending rows are here, which get a verdict, in the order of their logits.
+    verified: list[Session]
 
     @property
     def rows(self) -> int:

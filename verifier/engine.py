@@ -28,9 +28,8 @@ from verifier.session import Session
 
 log = logging.getLogger(__name__)
 
-BATCHING_DELAY = (
-    0.05  # of the last pass: how long a pass may wait for sessions that are about to be back
-)
+# Of the last pass: how long a pass may wait for sessions that are about to be back.
+BATCHING_DELAY = 0.05
 RETRY_MS = 1000  # how long a refused session should wait; about the length of a few rounds
 
 

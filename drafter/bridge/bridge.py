@@ -1,6 +1,6 @@
 """The map between the draft's ids and the target's, by exact bytes and by role.
 
-Knows which draft ids have a target mapped_id, and the other way round. Does not know text,
+Knows which draft ids map to a target token, and the other way round. Does not know text,
 contexts and proposals (drafter/bridge/context.py, drafter/bridge/proposer.py use it), and any
 model.
 """
@@ -46,7 +46,7 @@ class Bridge:
         self._mapped_in_order = self.to_target[self.shared].sort()
         self._shared_ids = self.shared.nonzero().squeeze(1)
         # The noise that a coupled draft token is sampled with: that of its mapped token. Ids
-        # without a mapped_id have noise that no target id has.
+        # mapped to no token have noise that no target id has.
         self.draft_ids = torch.arange(draft.width)  # int64 [draft.width]: each id its own
         alone = self.draft_ids + NO_TARGET_ID
         self.noise_ids = torch.where(self.shared, self.to_target, alone)  # int64 [draft.width]
@@ -85,7 +85,7 @@ class Bridge:
 
     @property
     def shared_count(self) -> int:
-        """Draft ids that have a target mapped_id."""
+        """Draft ids that map to a target token."""
         return len(self._to_target)
 
     @cached_property
@@ -111,11 +111,11 @@ class Bridge:
         return frozenset(starts)
 
     def to_draft(self, target_id: int) -> int | None:
-        """The draft's mapped_id of a target id."""
+        """The draft token that a target id maps to."""
         return self._to_draft.get(target_id)
 
     def draft_ids_of(self, target_ids: torch.Tensor) -> torch.Tensor:
-        """int64: every draft id whose mapped_id is among target_ids (int64 [n]), one by one.
+        """int64: every draft id that maps to one of target_ids (int64 [n]), one by one.
 
         Vocabulary strings may differ where bytes don't (byte fallback), so that one id can have
         several.
@@ -129,7 +129,7 @@ class Bridge:
         return self._shared_ids[indices[first.repeat_interleave(counts) + within]]
 
     def mapped_id(self, draft_id: int) -> int | None:
-        """The target's mapped_id of a draft id."""
+        """The target token that a draft id maps to."""
         return self._to_target.get(draft_id)
 
 

@@ -29,7 +29,7 @@ class DraftContext:
     """Committed target ids in; draft ids out, or None while some byte can't be encoded.
 
     canonical: text between special tokens is split as the draft tokenizer splits it. token: a
-    target token with a draft mapped_id becomes that mapped_id; only others go through their bytes.
+    target token that maps to a draft token becomes that one; only others go through their bytes.
     """
 
     def __init__(

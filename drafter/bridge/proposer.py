@@ -18,7 +18,7 @@ MODES = (BridgeMode.TEXT, BridgeMode.INTERSECTION)  # the first one wins a tie
 
 
 def by_intersection(bridge: Bridge, draft_ids: Sequence[int]) -> list[int]:
-    """Each id's mapped_id, up to the first that has none."""
+    """What each id maps to, up to the first that maps to nothing."""
     proposed: list[int] = []
     for draft_id in draft_ids:
         mapped_id = bridge.mapped_id(draft_id)
@@ -34,8 +34,8 @@ def by_text(
     """The drafted text as the target would split it after `tail`, the last committed target ids.
 
     `healing_prefix`: what the drafted text begins with that is committed already
-    (DraftContext.healed). A special token ends the text; its mapped_id by role, if any, is proposed
-    after it.
+    (DraftContext.healed). A special token ends the text; what it maps to by role, if anything, is
+    proposed after it.
     """
     if bridge.identity:
         return by_intersection(bridge, draft_ids)

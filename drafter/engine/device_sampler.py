@@ -2,8 +2,8 @@
 
 Knows which sessions share a launch (drafter/kernels/propose.py takes one mask and one set of noise
 ids) and how answers lie in memory. Does not know how kernels choose. A distribution that goes
-along is over draft ids, as on the CPU: ids that share a mapped_id are sampled apart and add up in
-it.
+along is over draft ids, as on the CPU: ids mapped to one target token are sampled apart and
+add up in it.
 """
 
 from __future__ import annotations

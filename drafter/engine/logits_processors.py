@@ -1,7 +1,7 @@
 """Bias, penalties and ends that can't come yet, as the target has them, on draft logits.
 
-A draft token counts as its target mapped_id; one without a mapped_id is left alone. Knows one
-session's committed target ids. Does not know distributions and how tokens are chosen.
+A draft token counts as the target token that it maps to; one that maps to none is left alone.
+Knows one session's committed target ids. Does not know distributions and how tokens are chosen.
 """
 
 from __future__ import annotations

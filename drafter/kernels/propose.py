@@ -4,7 +4,7 @@
     propose   token, target id, and the N ids that q is made of
 
 q is the distribution sampled from, exactly: the masked, scaled, filtered distribution cut to its N
-largest ids (of equal values the lowest ids) and renormalised. The mapped_id is
+largest ids (of equal values the lowest ids) and renormalised. The mapped token is
 drafter/engine/distribution.py. Does not know sessions and models: a row is a draft step of
 someone.
 """

@@ -167,7 +167,7 @@ async def _stop_a_drafter_in_mid_stream(
     channel = await stack.enter_async_context(open_channel(made.target(), 2**24))
     request = drafter_pb2.GenerateRequest(prompt=PROMPT, max_new_tokens=1000, ignore_eos=True)
     call = drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request)
-    deltas = list((await call.read()).deltas)
+    deltas = list((await call.read()).deltas.deltas)
     verifier.send(signal.SIGSTOP)
     readiness = await made.watch(stack)
     assert (await readiness.read()).status != NOT_SERVING
@@ -177,7 +177,7 @@ async def _stop_a_drafter_in_mid_stream(
     verifier.send(signal.SIGCONT)
     summaries = []
     while isinstance(response := await call.read(), drafter_pb2.GenerateResponse):
-        deltas += response.deltas
+        deltas += response.deltas.deltas
         summaries += [response.summary] if response.HasField("summary") else []
     assert [summary.output_tokens for summary in summaries] == [len(deltas)] == [1000]
     assert await ended(made, process) == 0, process.reported()

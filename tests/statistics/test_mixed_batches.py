@@ -1,8 +1,8 @@
 """Sessions verified in mixed batches follow p: their own q, positions and counts reach the kernels.
 
-The rules themselves are tested by the hundred thousand in test_exact_laws.py; here the distribution
-goes through proposals, sessions and batches, with a penalty that separates the second token from
-the first.
+The rules themselves are tested by the hundred thousand in test_exact_distributions.py; here the
+distribution goes through proposals, sessions and batches, with a penalty that separates the second
+token from the first.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_SAMPLED = tl.constexpr(2)  # common.kernels.logits_scan.SAMPLED
+from common.kernels.logits_scan import SAMPLED
+
+_SAMPLED = tl.constexpr(SAMPLED)
 PART = tl.constexpr(256)
 
 
