@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +22,27 @@ from cli.fetching import fetch
 from common.device import native
 
 if TYPE_CHECKING:
-    from common.model.linear import Packing
+    from common.model.cpu.linear import Packing
     from common.model.paged_model import PagedModel
 
 ROWS = (1, 2, 4, 6, 9, 16, 32)
 PACKINGS: tuple[Packing, ...] = ("exact", "fp16", "plain")
+INEXACT_FUNCTIONS = "exact, ATen's functions"
 PAGE_SIZE = 16
 
 
 def time_rows(
     model: PagedModel,
+    ways: dict[str, Callable[[], None]],
     context: int,
     counts: tuple[int, ...],
     repeats: int,
     report_progress: ReportProgress,
-) -> dict[int, list[float]]:
-    """Seconds of each pass over `count` rows that follow `context` tokens of one session."""
+) -> dict[str, dict[int, list[float]]]:
+    """Seconds of each pass over `count` rows that follow `context` tokens of one session.
+
+    ways: what is called before a pass of each way; they take turns.
+    """
     from common.kv.pages import PagePool
     from common.model.batch import Chunk
 
@@ -48,16 +54,29 @@ def time_rows(
     tokens = [(11 + 7 * place) % model.vocab_size for place in range(context + longest)]
     model.forward([Chunk(tokens[:context], table, 1)])
     table.extend(context)
-    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    seconds: dict[str, dict[int, list[float]]] = {
+        way: {count: [] for count in counts} for way in ways
+    }
     for repeat in range(-1, repeats):  # the first round pays for what is made only once
         report_progress(f"repeat {max(repeat, 0) + 1}", max(repeat, 0), repeats)
         first = repeat % len(counts)
         for count in counts[first:] + counts[:first]:
-            began = time.perf_counter()
-            model.forward([Chunk(tokens[context : context + count], table, count)])
-            if repeat >= 0:
-                seconds[count].append(time.perf_counter() - began)
+            for way, prepare in ways.items():
+                prepare()
+                began = time.perf_counter()
+                model.forward([Chunk(tokens[context : context + count], table, count)])
+                if repeat >= 0:
+                    seconds[way][count].append(time.perf_counter() - began)
     return seconds
+
+
+def ways_of(packing: Packing) -> dict[str, Callable[[], None]]:
+    """A packing with the functions that keep rows apart, and `exact` with ATen's own as well."""
+    from common.model.cpu import elementwise
+
+    if packing != "exact":
+        return {packing: elementwise.install}
+    return {packing: elementwise.install, INEXACT_FUNCTIONS: elementwise.uninstall}
 
 
 def medians(seconds: dict[int, list[float]]) -> dict[int, tuple[float, float]]:
@@ -98,7 +117,8 @@ def main(
             model = PagedModel.load(folder, packing)
         invariant[packing] = model.row_invariant
         with showing_progress(console) as report_progress:
-            seconds[packing] = time_rows(model, context, ROWS, repeats, report_progress)
+            ways = ways_of(packing)
+            seconds |= time_rows(model, ways, context, ROWS, repeats, report_progress)
         del model
         gc.collect()
     found = {packing: medians(each) for packing, each in seconds.items()}

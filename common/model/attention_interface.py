@@ -1,7 +1,7 @@
 """The attention function that transformers calls, whatever the device.
 
 Knows the name under which it is registered, and what a batch must be able to do. Does not know
-how it is done: row by row (common/model/cpu_attention.py) or by kernels
+how it is done: row by row (common/model/cpu/attention.py) or by kernels
 (common/model/gpu_attention.py); the batch that travels with the call selects.
 """
 

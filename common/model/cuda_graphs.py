@@ -14,8 +14,9 @@ from functools import partial
 from torch import Tensor
 
 from common.device.runtime import Runtime
+from common.kv.store import KVStore
 from common.model.batch import FlatBatch
-from common.model.gpu_attention import PagedBatch, StepBuffers
+from common.model.gpu_attention import PagedBatch, PagedLayers, StepBuffers
 
 ROW_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILES_PER_ROW = (1, 4, 16, 64)  # context splits; a graph has one of these times its rows
@@ -46,6 +47,28 @@ def step_sizes(most_rows: int, most_splits: int, max_tiles: int) -> list[StepSiz
             if factor >= most_splits:
                 break
     return found
+
+
+def capture_steps(
+    run: Callable[[PagedBatch], Tensor],
+    store: KVStore,
+    layers: PagedLayers,
+    logits: Tensor,  # [most rows, vocab], where every step leaves its own
+    most_splits: int,
+    runtime: Runtime,
+    progress: Progress | None = None,
+    *,
+    largest_only: bool = False,
+) -> StepGraphs:
+    """Graphs of steps over `store`, captured. run: see StepGraphs."""
+    most_rows = logits.shape[0]
+    sizes = step_sizes(most_rows, most_splits, layers.max_tiles)
+    sizes = sizes[-1:] if largest_only else sizes
+    work_tiles = max(size.work_tiles for size in sizes)
+    buffers = StepBuffers(store, layers, most_rows, work_tiles, logits.device, runtime)
+    graphs = StepGraphs(run, buffers, sizes, logits, runtime)
+    graphs.capture(progress)
+    return graphs
 
 
 class StepGraphs:

@@ -24,14 +24,16 @@ from common.device.runtime import runtime_of
 from common.errors import UnsupportedModel
 from common.kernels.attention_tiles import SPLIT_KEYS
 from common.kv.store import KVStore
-from common.model import attention_interface, eager_check
+from common.model import attention_interface
 from common.model import discovery as model_discovery
 from common.model.batch import Chunk, FlatBatch, flatten
 from common.model.checkpoint import load_checked
-from common.model.cpu_attention import row_batch
-from common.model.linear import Packing, pack_linears
+from common.model.checks import eager_check
+from common.model.checks.row_invariance import cpu_rows_are_invariant, rows_are_invariant
+from common.model.cpu import elementwise
+from common.model.cpu.attention import row_batch
+from common.model.cpu.linear import Packing, pack_linears
 from common.model.masks import named_sizes
-from common.model.row_invariance import rows_are_invariant
 
 # What needs Triton is imported where a model goes through kernels, and never for a CPU.
 if TYPE_CHECKING:
@@ -62,8 +64,7 @@ class PagedModel:
         go through our own kernel, if `fuse` applies); None is everywhere but on the CPU, where
         they need Triton's interpreter. fuse: whether layers of a known kind take fewer launches
         (common/model/fused_layers.py), if rows attend through kernels.
-        Raises UnsupportedModel if attention doesn't go through transformers' interface, or computes
-        what ours doesn't.
+        Raises UnsupportedModel if attention isn't transformers' interface's, or more than ours.
         """
         attention_interface.register()
         if threads:
@@ -80,9 +81,9 @@ class PagedModel:
             linears_row_invariant = False
             self._model = model_discovery.move(model.eval(), self.device, self.dtype)
         else:
-            # Packing makes float32 out of whatever the weights are stored as, layer by layer: the
-            # whole model is never in memory twice.
+            # Packing makes float32 of the weights layer by layer: they are never in memory twice.
             assert on_cpu and self.dtype == torch.float32
+            elementwise.install()
             linears_row_invariant = pack_linears(model, packing)
             self._model = model.eval().float()
         try:
@@ -91,9 +92,9 @@ class PagedModel:
             raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
         self.vocab_size = int(self.config.vocab_size)
         self.max_context_length = model_discovery.longest_context(self.config)
-        # transformers leaves a mask of four dimensions alone, and attention here ignores it; for
-        # none at all it would look into the positions, which takes time in every pass, and which a
-        # CUDA graph can't wait for. Discovery lets model code describe its masks.
+        # transformers leaves a mask of four dimensions alone; without one it would look into the
+        # positions in every pass, for which a CUDA graph can't wait. Ours ignores it. Discovery
+        # lets model code describe its masks.
         self._no_mask: Tensor | None = None
         recorder = model_discovery.discover_layers(self.config, self._run, self.device)
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
@@ -116,8 +117,9 @@ class PagedModel:
             if self.fused:
                 linears_row_invariant = packing == "exact"  # by construction, see row_product.py
         eager_check.check(self, self.config.model_type, prompt, eager, self.dtype)
-        # Linears are probed shape by shape; the rest of the model as a whole.
-        self.row_invariant = linears_row_invariant and rows_are_invariant(self, (3,))
+        # Linears are probed shape by shape; the rest of the model by itself, and as a whole.
+        probe = rows_are_invariant if self.kernels else cpu_rows_are_invariant
+        self.row_invariant = linears_row_invariant and probe(self)
 
     @classmethod
     def load(
@@ -141,11 +143,11 @@ class PagedModel:
         return cls(model, packing, threads, device, dtype, fuse=not spread)
 
     def close(self) -> None:
-        """Nobody will call any more; for models that others hold a part of."""
+        """Nobody will call any more."""
 
     @property
     def bytes_per_token(self) -> int:
-        """Of KV cache, over all layers."""
+        """Of KV cache."""
         return sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
 
     def allocate(self, num_pages: int, page_size: int) -> None:
@@ -170,30 +172,27 @@ class PagedModel:
     ) -> None:
         """Record steps of up to `most_rows` rows with contexts of up to `most_context` tokens.
 
-        Batches that fit are replayed from then on; others run as before. Needs `allocate`, and
-        does nothing where rows attend without kernels.
+        They are replayed from then on. Needs `allocate`; does nothing without kernels.
         """
         if not self.kernels:
             return
         if model_discovery.follows_positions(self.config):
             log.warning("steps run eagerly: rotary frequencies follow positions")
             return
-        from common.model.cuda_graphs import StepGraphs, step_sizes
-        from common.model.gpu_attention import StepBuffers
+        from common.model.cuda_graphs import capture_steps
 
         assert self._store is not None
-        splits = -(-most_context // SPLIT_KEYS)
-        sizes = step_sizes(most_rows, splits, self._paged.max_tiles)
-        sizes = sizes[-1:] if largest_only else sizes
-        work_tiles = max(size.work_tiles for size in sizes)
-        buffers = StepBuffers(
-            self._store, self._paged, most_rows, work_tiles, self.device, self.runtime
-        )
-        logits = torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device)
-        graphs = StepGraphs(self._run_paged, buffers, sizes, logits, self.runtime)
         with torch.inference_mode():
-            graphs.capture(progress)
-        self._graphs = graphs
+            self._graphs = capture_steps(
+                self._run_paged,
+                self._store,
+                self._paged,
+                torch.empty((most_rows, self.vocab_size), dtype=self.dtype, device=self.device),
+                -(-most_context // SPLIT_KEYS),
+                self.runtime,
+                progress,
+                largest_only=largest_only,
+            )
 
     @property
     def graph_sizes(self) -> int:
@@ -229,6 +228,11 @@ class PagedModel:
     def _run_paged(self, batch: PagedBatch) -> Tensor:
         """What is captured, so nothing in it may wait for the device."""
         return self._run(batch.ids, batch.positions, batch, batch.wanted)
+
+    def run_without_attention(self, rows: int) -> Tensor:
+        """What model code does between attention calls, on so many rows."""
+        ids = torch.arange(rows)
+        return self._run(ids, ids, model_discovery.LayerRecorder(self.config), ids)
 
     @torch.inference_mode()
     def _run(

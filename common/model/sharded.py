@@ -24,9 +24,9 @@ from transformers.distributed import DistributedConfig
 from common.device.choice import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
 from common.model.batch import Chunk
+from common.model.checks.row_invariance import rows_are_invariant
 from common.model.paged_model import PagedModel
 from common.model.ranks import Command, Ranks, decode, encode
-from common.model.row_invariance import rows_are_invariant
 
 if TYPE_CHECKING:
     from common.model.cuda_graphs import Progress

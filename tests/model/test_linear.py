@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.model import linear
-from common.model.linear import PackedLinear, pack_linears
+from common.model.cpu import linear
+from common.model.cpu.linear import PackedLinear, pack_linears
 
 SHAPES = [  # in, out, bias
     (64, 96, True),

@@ -45,10 +45,13 @@ _IMPOSSIBLE = suppress(AttributeError, ValueError, NotImplementedError)
 _NONE_MEANS_NONE = ("sliding_window", "attention_chunk_size", "q_lora_rank")
 
 
-def tiny_model(family: str) -> PreTrainedModel:
-    """Raises whatever its configuration or its class raises for such sizes."""
+def tiny_model(family: str, feed_forward: int = 48) -> PreTrainedModel:
+    """feed_forward: the width between the linears of its MLPs.
+
+    Raises whatever its configuration or its class raises for such sizes.
+    """
     torch.manual_seed(0)
-    config = _shrunk(CONFIG_MAPPING[family]())
+    config = _shrunk(CONFIG_MAPPING[family](), feed_forward)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -57,9 +60,10 @@ def tiny_model(family: str) -> PreTrainedModel:
     return model
 
 
-def _shrunk(config: Any) -> Any:
+def _shrunk(config: Any, feed_forward: int) -> Any:
     known = config.to_dict()
-    for name, size in _SIZES.items():
+    for name in _SIZES:
+        size = feed_forward if _SIZES[name] == 48 else _SIZES[name]
         value = known.get(name, getattr(config, name, _SIZES))
         if value is _SIZES or isinstance(value, list | dict):
             continue
@@ -76,5 +80,5 @@ def _shrunk(config: Any) -> Any:
     for name in _INNER:
         inner = getattr(config, name, None)
         if hasattr(inner, "to_dict"):
-            _shrunk(inner)
+            _shrunk(inner, feed_forward)
     return config

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from client.client import Client, Request
-from common.model.linear import Packing
+from common.model.cpu.linear import Packing
 from common.model.paged_model import PagedModel
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary

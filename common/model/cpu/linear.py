@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module, packing: Packing) -> bool:
-    """Replace every nn.Linear in `model` by a PackedLinear, freeing the plain weights one by one.
+    """Replace every linear in `model` by a PackedLinear, freeing the plain weights one by one.
 
     Returns whether all of them are row-invariant. `plain` leaves the model as it is.
     """
@@ -72,11 +73,23 @@ def pack_linears(model: nn.Module, packing: Packing) -> bool:
     invariant = True
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                packed = PackedLinear(child, packing)
+            linear = _as_linear(child)
+            if linear is not None:
+                packed = PackedLinear(linear, packing)
                 invariant &= packed.row_invariant
                 setattr(parent, name, packed)
     return invariant
+
+
+def _as_linear(module: nn.Module) -> nn.Linear | None:
+    if type(module) is nn.Linear:
+        return module
+    if type(module) is not Conv1D:
+        return None
+    width, out = module.weight.shape  # GPT-2's layer: stored as [in, out]
+    linear = nn.Linear(width, out, device="meta")
+    linear.weight, linear.bias = nn.Parameter(module.weight.T.contiguous()), module.bias
+    return linear
 
 
 def available(packing: Packing) -> bool:

@@ -12,8 +12,10 @@ KV head are its rows, and no mask is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -22,10 +24,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from common.kv.store import KVStore
 from common.model.batch import Chunk
 
-# Keys up to which one row's attention runs on one thread. Waking a second one costs more than the
-# work (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep).
-# Threads split heads, never sums, so the bits are the same.
-_ONE_THREAD_KEYS = 2048
+# Keys up to which a row's attention is one call. Waking a second thread costs more than the work
+# (measured with 64-wide heads and 100 keys: 12 us on one thread, 97 us on two that sleep). Longer
+# rows are a call for each KV head, which threads share. A call itself always runs on one thread:
+# torch splits sums among several, for one KV head and for some shapes of more.
+_ONE_CALL_KEYS = 2048
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,13 @@ class RowBatch:
         )  # [1, kv_heads, group, size]
         own_sinks = None if sinks is None else sinks.view(1, kv_heads, heads // kv_heads, 1)
         everything = self.store.read(layer)
-        threads = now = torch.get_num_threads()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        short: list[Call] = []
+        long: list[Call] = []
         row = 0
         try:
             for segment in self.segments:
-                wanted = 1 if segment.end <= _ONE_THREAD_KEYS else threads
-                if wanted != now:
-                    torch.set_num_threads(wanted)
-                    now = wanted
                 keys, values = everything
                 first = 0  # where position 0 is in them
                 if isinstance(segment.pages, range):
@@ -88,14 +90,53 @@ class RowBatch:
                     begin = max(0, end - window) if window else 0
                     at, count = first + begin, end - begin
                     seen = keys.narrow(2, at, count), values.narrow(2, at, count)
-                    output_rows[row].copy_(
-                        _attend_row(query_rows[row], *seen, scaling, softcap, own_sinks)
-                    )
+                    call = (output_rows[row], query_rows[row], *seen, own_sinks)
                     row += 1
+                    if count > _ONE_CALL_KEYS:
+                        long += _by_head(call)
+                    else:
+                        short.append(call)
+            _attend_rows(short, scaling, softcap)
+            if long:
+                _share(long, threads, partial(_attend_rows, scaling=scaling, softcap=softcap))
         finally:
-            if now != threads:
-                torch.set_num_threads(threads)
+            torch.set_num_threads(threads)
         return out.view(1, rows, heads, size)
+
+
+# Output and query [1, kv_heads, group, head_size], keys and values [1, kv_heads, positions,
+# head_size], sinks [1, kv_heads, group, 1].
+Call = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+def _by_head(call: Call) -> list[Call]:
+    *tensors, sinks = call
+    heads = call[0].shape[1]
+    parts = zip(*(tensor.split(1, dim=1) for tensor in tensors), strict=True)
+    own = [None] * heads if sinks is None else sinks.split(1, dim=1)
+    return [(*part, each) for part, each in zip(parts, own, strict=True)]
+
+
+def _share(calls: list[Call], threads: int, attend: Callable[[list[Call]], None]) -> None:
+    """Each call on one thread of so many, this one included."""
+    others = [
+        _workers(threads - 1).submit(attend, calls[number::threads])
+        for number in range(1, min(threads, len(calls)))
+    ]
+    attend(calls[::threads])
+    for other in others:
+        other.result()
+
+
+@cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attention", partial(torch.set_num_threads, 1))
+
+
+@torch.inference_mode()
+def _attend_rows(calls: Sequence[Call], scaling: float | None, softcap: float | None) -> None:
+    for output, query, keys, values, sinks in calls:
+        output.copy_(_attend_row(query, keys, values, scaling, softcap, sinks))
 
 
 def row_batch(chunks: Sequence[Chunk], store: KVStore) -> tuple[Tensor, Tensor, RowBatch, Tensor]:
