@@ -21,7 +21,7 @@ from common.model.cpu.elementwise import GRAIN
 log = logging.getLogger(__name__)
 
 _PAGE_SIZE = 4  # so that a few tokens lie on more than one page
-_MOST_ROWS = 64  # that a start can take the time for
+_FEWEST_ROWS, _MOST_ROWS = 9, 64  # that a start can take the time for
 
 
 class Model(Protocol):
@@ -56,10 +56,10 @@ def cpu_rows_are_invariant(model: CPUModel) -> bool:
 
 def _cut_rows(width: int, threads: int) -> int:
     """The fewest rows that are cut within a row, into a chunk for each thread if that can be."""
-    for count in range(max(2, GRAIN * (threads - 1) // width + 1), _MOST_ROWS):
+    for count in range(max(_FEWEST_ROWS, GRAIN * (threads - 1) // width + 1), _MOST_ROWS):
         if count * width % (64 * threads):
             return count
-    return min(_MOST_ROWS, GRAIN * threads // width + 1)
+    return min(_MOST_ROWS, _FEWEST_ROWS + GRAIN * threads // width + 1)
 
 
 def _equal_rows_are_equal(model: Model, count: int) -> bool:
