@@ -131,7 +131,14 @@ class Drafting:
             # A mode is judged by what the draft model and the bridge gave, never by lookup's part.
             own = drafted.bridged
             gained = min(len(token_ids), 1 + _agreeing(own, token_ids))
-            self._chooser.record(drafted.mode, gained, drafted.steps, len(own), self._mode_stats)
+            self._chooser.record(
+                drafted.mode,
+                gained,
+                drafted.steps,
+                len(own),
+                self._mode_stats,
+                shared=self._sampling.outcomes_are_its_own,
+            )
         self._statistics.stage_s["bridge"] += time.monotonic() - began
 
     def expect(self) -> None:

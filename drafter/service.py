@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, closing, suppress
+from contextvars import copy_context
 
 import grpc
 
@@ -28,7 +30,7 @@ from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
 from drafter.engine.session import DraftFailed, DraftRequest
 from drafter.generate.reply import Reply
-from drafter.generate.request import read_request
+from drafter.generate.request import ParsedRequest, read_request
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import build
@@ -45,6 +47,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._pair = pair
         self._config = config
         self._streams = 0
+        self._readers = ThreadPoolExecutor(thread_name_prefix="read-request")
         self._telemetry = DrafterTelemetry(pair, config, lambda: self._streams)
         self._draining = False
 
@@ -82,12 +85,25 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         if self._streams >= self._config.max_sessions:
             raise OverCapacity("streams", self._config.max_sessions, RETRY_MS)
         self._streams += 1
+        # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
+        reading = self._readers.submit(
+            copy_context().run, read_request, request, self._pair, self._config
+        )
         try:
-            # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
-            parsed = await asyncio.to_thread(read_request, request, self._pair, self._config)
-            session = SpeculativeSession(
-                self._pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
-            )
+            parsed = await asyncio.wrap_future(reading)
+            async with aclosing(self._answer(parsed, began)) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._free_when_over(reading)
+
+    async def _answer(
+        self, parsed: ParsedRequest, began: float
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
+        session = SpeculativeSession(
+            self._pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
+        )
+        with closing(session):  # whatever raises before its first run
             reply = Reply(self._pair.bridge.target, session, parsed.stops, parsed.resumed)
             telemetry = self._telemetry.watch(session)
             deltas: list[pb.TokenDelta] = []
@@ -103,8 +119,22 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             telemetry.answered(reply.ending, parsed.draft_steps > 0)
             for response in last:
                 yield response
-        finally:
+
+    def _free_when_over(self, reading: Future[ParsedRequest]) -> None:
+        """Give the stream's place back, once its thread has ended, which nobody can stop."""
+        loop = asyncio.get_running_loop()
+
+        def free() -> None:
             self._streams -= 1
+
+        def free_on_the_loop(_: Future[ParsedRequest]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody counts any more
+                loop.call_soon_threadsafe(free)
+
+        if reading.running():
+            reading.add_done_callback(free_on_the_loop)
+        else:
+            free()
 
 
 async def first_pass(engine: DraftEngine) -> None:

@@ -79,8 +79,14 @@ class SpeculativeSession:
         self.statistics = StreamStatistics()
         if began is not None:
             self.statistics.began = began
+        self._stream = pair.verifier.session(spec)
+        self._history = pair.verifier.history
+        self._committed_length = len(spec.prompt)
+        self._round = 0
+        self._closed = False
+        self._drafted = NOTHING
         self._drafting: Drafting | None = None
-        if draft_steps:
+        if draft_steps:  # last: it opens a session at the draft engine
             self._drafting = Drafting(
                 pair.bridge,
                 pair.engine,
@@ -92,11 +98,6 @@ class SpeculativeSession:
                 self.statistics,
                 pair.draft_timeout_s,
             )
-        self._drafted = NOTHING
-        self._stream = pair.verifier.session(spec)
-        self._history = pair.verifier.history
-        self._committed_length = len(spec.prompt)
-        self._round = 0
 
     @property
     def drafting(self) -> bool:
@@ -165,7 +166,10 @@ class SpeculativeSession:
         return self._commit(proposal.token_ids, answer.verdict)
 
     def close(self) -> None:
-        """Free what the session holds at both ends."""
+        """Free what the session holds at both ends. Twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
         self._stream.close()
         if self._drafting is not None:
             self._drafting.close()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from common.telemetry.metrics import DRAFTER_STAGE
 from common.types import BridgeMode, Verdict
+from common.wire.generate import microseconds
 
 
 class RoundWatcher(Protocol):
@@ -93,6 +94,6 @@ class StreamStatistics:
         if self._marked is not None and self.rounds > len(self.outside_us):
             began, models_before, queues_before = self._marked
             outside = now - began - (models - models_before)
-            self.outside_us.append(max(0, round(outside * 1e6)))
-            self.queue_us.append(max(0, round((queues - queues_before) * 1e6)))
+            self.outside_us.append(microseconds(outside))
+            self.queue_us.append(microseconds(queues - queues_before))
         self._marked = now, models, queues

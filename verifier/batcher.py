@@ -30,6 +30,15 @@ class Batch:
     def rows(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
+    def halves(self) -> tuple[Batch, Batch]:
+        """Of the sessions, if there are two at least."""
+        middle = len(self.running) // 2
+        first, last = self.running[:middle], self.running[middle:]
+        return (
+            Batch(self.chunks[:middle], first, [s for s in self.verified if s in first]),
+            Batch(self.chunks[middle:], last, [s for s in self.verified if s in last]),
+        )
+
     def offsets(self) -> Tensor:
         """int64 [verified + 1]: where each verified session's k + 1 logit rows begin."""
         counts = [0] + [session.sequence.wanted for session in self.verified]
@@ -86,14 +95,15 @@ class Batcher:
         return max(due, default=0.0)
 
     def next_batch(self) -> Batch | None:
-        """What to run now, pages reserved; None when nobody waits."""
+        """What to run now, pages reserved; None when nobody waits but for others' pages."""
         if not self._waiting:
             return None
         self._step += 1
         by_sequence = {session.sequence: session for session in self._waiting}
         everyone = [session.sequence for session in self._sessions]
         packed = pack(list(by_sequence), everyone, self._max_rows, self._step)
-        assert packed, "the pool holds at least one whole context, so the first in line always runs"
+        if not packed:
+            return None
         # A GPU verifies sessions with logits processors apart, and a row doesn't mind where it is.
         packed.sort(key=lambda part: by_sequence[part.sequence].spec.sampling.processes_logits)
         running = [by_sequence[part.sequence] for part in packed]

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # Of the last pass: how long a pass may wait for sessions that are about to be back.
 BATCHING_DELAY = 0.05
+PAGES_S = 0.05  # between two looks whether pages have come free by time alone
 RETRY_MS = 1000  # how long a refused session should wait; about the length of a few rounds
 
 
@@ -91,7 +92,12 @@ class VerifierEngine:
         self._thread.wait_for_more(lambda: self._batcher.expected_by(limit))
         batch = self._batcher.next_batch()
         if batch is None:
-            return False
+            return self._wait_for_pages()
+        self._check(batch)
+        return True
+
+    def _check(self, batch: Batch) -> None:
+        """Forward, accept, commit; where that raises, each half by itself, to find whose fault."""
         try:
             began = time.monotonic()
             logits = self._model.forward(batch.chunks)
@@ -104,15 +110,21 @@ class VerifierEngine:
             raise
         except Exception as cause:
             self._fail(batch, cause)
-            return True
-        self._commit(batch, outputs, began, forwarded)
+        else:
+            self._commit(batch, outputs, began, forwarded)
+
+    def _wait_for_pages(self) -> bool:
+        """Whether anybody waits: those who have the pages are about to ask, end, or be idle."""
+        if not self._batcher.waiting():
+            return False
+        self._thread.wait_for_one(PAGES_S)
         return True
 
     def _commit(
         self, batch: Batch, outputs: Sequence[VerifyOutput | None], began: float, forwarded: float
     ) -> None:
         for session, chunk in zip(batch.running, batch.chunks, strict=True):
-            session.sequence.table.extend(len(chunk.tokens))
+            session.sequence.ran(len(chunk.tokens))
             session.ran(began, forwarded - began)
         accepted_s = time.monotonic() - forwarded
         size = (len(batch.running), batch.rows)
@@ -124,11 +136,16 @@ class VerifierEngine:
             session.commit(made.accepted_length, made.next_token, accepted_s, size, made.logprobs)
 
     def _fail(self, batch: Batch, cause: Exception) -> None:
-        log.exception("a forward pass with %d rows failed", batch.rows)
+        """What one session brings must end no other: keys and values are written again alike."""
+        sessions = len(batch.running)
+        log.exception("a pass with %d rows of %d sessions failed", batch.rows, sessions)
         self.telemetry.failed()
-        for session in batch.running:
-            self._end(session, type(cause).__name__)
         self._acceptance.check()
+        if sessions == 1:
+            self._end(batch.running[0], type(cause).__name__)
+            return
+        for half in batch.halves():
+            self._check(half)
 
     def _end(self, session: Session, why: str) -> None:
         self._batcher.remove(session)

@@ -10,6 +10,8 @@ few that it has to catch up with) and in several if they are many (a prefill).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -18,6 +20,11 @@ from common.model.batch import Chunk
 
 CATCH_UP = 16  # pending tokens beyond the wanted ones that a decode may have
 PREFILL_SHARE = 8  # one row in so many is kept for prefills while any wait
+# Who came earlier gives its pages to who came later only after so long without running, or with
+# pages; after that it comes later itself. Two that don't fit together would otherwise take them
+# from each other in each round, and read their texts again each time.
+IDLE_S = 2.0
+HOLD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -29,17 +36,27 @@ class Packed:
     complete: bool
 
 
-def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: int) -> list[Packed]:
+def pack(
+    waiting: Seq[Sequence],
+    everyone: Seq[Sequence],
+    max_rows: int,
+    step: int,
+    now: float | None = None,
+) -> list[Packed]:
     """Choose what runs next, in at most `max_rows` rows, and reserve its pages.
+
+    Nothing if all that wait must wait for others' pages. now: time.monotonic, unless given.
 
     Decodes come before prefills, so that a long prompt never stalls running sequences, and leave
     them a share of the rows, so that running sequences never stall a prompt; otherwise the order of
-    `waiting` holds. Whoever finds no pages preempts those of `everyone` that aren't in this batch:
-    first who doesn't wait, the longest idle first, then who waits behind it, the last first. If
-    that isn't enough, it waits with what it has, and no prefill behind it begins before it.
+    `waiting` holds. Whoever finds no pages preempts those of `everyone` that aren't in this batch
+    and came later: first who doesn't wait, the longest idle first, then who waits, the last first.
+    Who doesn't wait and has been idle or had pages for long gives way whenever it came. If that
+    isn't enough, it waits with what it has, and no prefill that came later runs before it.
     """
+    now = time.monotonic() if now is None else now
     batch: list[Packed] = []
-    short_of_pages = False
+    first_short = math.inf  # rank of the first who waits for pages
     line = sorted(waiting, key=_is_long)
     prefills = sum(map(_is_long, line))
     shared = max_rows - max_rows // PREFILL_SHARE if prefills else max_rows
@@ -47,15 +64,20 @@ def pack(waiting: Seq[Sequence], everyone: Seq[Sequence], max_rows: int, step: i
     used = 0
     for place, sequence in enumerate(line):
         decode = place < len(line) - prefills
-        if (decode and _is_long(sequence)) or (short_of_pages and not decode):
-            continue  # preempted for this batch, or behind who waits for pages
+        if (decode and _is_long(sequence)) or (not decode and sequence.rank > first_short):
+            continue  # preempted for this batch, or later than who waits for pages
         rows = _rows(sequence, max_rows - used)
         if rows == 0 or (decode and batch and used + rows > shared):
             continue
-        if not _make_room(sequence, rows, [*idle, *reversed(line[place + 1 :])]):
-            short_of_pages = True
+        running = {part.sequence for part in batch}
+        victims = [s for s in idle if s.rank > sequence.rank or _is_over(s, now)]
+        victims += [s for s in reversed(line) if s.rank > sequence.rank and s not in running]
+        paged = bool(sequence.table.pages)
+        if not _make_room(sequence, rows, victims):
+            first_short = min(first_short, sequence.rank)
             continue
         sequence.last_step = step
+        sequence.paged_at = sequence.paged_at if paged else now
         begin = sequence.table.length
         complete = rows == sequence.pending
         tokens = sequence.tokens[begin : begin + rows]
@@ -97,6 +119,11 @@ def _idle(everyone: Seq[Sequence], line: Seq[Sequence]) -> list[Sequence]:
     return sorted((s for s in everyone if s not in waiting), key=lambda s: s.last_step)
 
 
+def _is_over(idle: Sequence, now: float) -> bool:
+    """Whether its pages are anybody's who waits."""
+    return now - idle.ran_at > IDLE_S or now - idle.paged_at > HOLD_S
+
+
 def _make_room(sequence: Sequence, rows: int, victims: Seq[Sequence]) -> bool:
     """Reserve pages for `rows` more tokens, preempting as few as will do, or nobody."""
     missing = sequence.table.missing_pages(sequence.table.length + rows)
@@ -110,6 +137,6 @@ def _make_room(sequence: Sequence, rows: int, victims: Seq[Sequence]) -> bool:
     if missing > 0:
         return False
     for victim in chosen:
-        victim.preempt()
+        victim.preempt(sequence)
     sequence.table.reserve(sequence.table.length + rows)
     return True

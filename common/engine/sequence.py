@@ -6,9 +6,14 @@ A sequence's pending tokens are [table.length, len(tokens)).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence as Seq
+from itertools import count
 
 from common.kv.pages import PagePool
+
+_ranks = count()
 
 
 class Sequence:
@@ -22,6 +27,9 @@ class Sequence:
         self.wanted = 1
         self.table = pool.table()
         self.last_step = 0  # of the engine, for preempting whoever has been idle longest
+        self.rank = next(_ranks)  # who came later gives way to who came earlier
+        self.paged_at = -math.inf  # time.monotonic, since when it has pages
+        self.ran_at = -math.inf  # when it last ran
 
     @property
     def pending(self) -> int:
@@ -40,6 +48,16 @@ class Sequence:
         self.wanted = wanted
         self.table.truncate(min(same, self.table.length))
 
-    def preempt(self) -> None:
-        """Drop the pages and keep the tokens: they run again later, to the same values."""
+    def ran(self, tokens: int) -> None:
+        """The next `tokens` pending tokens have run."""
+        self.table.extend(tokens)
+        self.ran_at = time.monotonic()
+
+    def preempt(self, favoured: Sequence) -> None:
+        """Drop the pages and keep the tokens: they run again later, to the same values.
+
+        favoured: who is to have the pages. It comes before this one from now on.
+        """
+        if self.rank < favoured.rank:
+            self.rank = next(_ranks)
         self.table.preempt()

@@ -147,6 +147,11 @@ class EngineThread:
             _send(mail)
             mail.clear()
 
+    def wait_for_one(self, limit_s: float) -> None:
+        """On the engine's thread: wait for the next command so long, and run it."""
+        limits = iter([time.monotonic() + limit_s])
+        self.wait_for_more(lambda: next(limits, 0.0))
+
     def _run(self) -> None:
         if self._threads:
             torch.set_num_threads(self._threads)

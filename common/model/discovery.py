@@ -183,9 +183,19 @@ def usual_dtype(device: torch.device) -> torch.dtype:
 
 
 def eos_ids(model: PreTrainedModel) -> frozenset[int]:
-    """Every id that the model's files call an end of sequence."""
+    """Every id that the model's files call an end of sequence.
+
+    Raises UnsupportedModel for one that the logits don't have: no row could be processed by it.
+    """
+    width = int(model.config.get_text_config().vocab_size)
     found: set[int] = set()
     for source in (model.config, model.config.get_text_config(), model.generation_config):
         ids = getattr(source, "eos_token_id", None)
         found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    for each in found:
+        if not (isinstance(each, int) and 0 <= each < width):
+            raise UnsupportedModel(
+                f"eos_token_id of this {model.config.model_type} is {each}; it must be from 0 to "
+                f"{width - 1}, which are the ids of its logits"
+            )
     return frozenset(found)

@@ -36,9 +36,9 @@ class Vocabulary:
         self.roles: Mapping[Role, tuple[int, ...]] = MappingProxyType(
             find_roles(table, files.config(), given)
         )
-        self.eos_ids: frozenset[int] = given.union(
-            self.roles[Role.END_OF_TEXT], self.roles[Role.END_OF_TURN]
-        )
+        roles = given.union(self.roles[Role.END_OF_TEXT], self.roles[Role.END_OF_TURN])
+        # A tokenizer may know more than the model, which never says what it has no logit for.
+        self.eos_ids = frozenset(token_id for token_id in roles if token_id < width)
         # A token with a role is never plain text, whatever its flag says.
         self.special_ids: frozenset[int] = table.special.union(*self.roles.values())
         self.byte_fallback_ids: frozenset[int] = table.byte_fallback

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from common.pb import drafter_pb2
 
 # Stages of a round, as metrics name them (common/telemetry).
+_MOST = 2**64 - 1
 _STAGES = tuple(each.name.removesuffix("_us") for each in drafter_pb2.StageTimes.DESCRIPTOR.fields)
 
 
@@ -26,7 +27,8 @@ def stage_times_from_pb(message: drafter_pb2.StageTimes) -> dict[str, float]:
 
 
 def microseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1e6))
+    """In a uint64, whatever a peer's own numbers add up to."""
+    return min(max(0, round(seconds * 1e6)), _MOST)
 
 
 def deltas_response(deltas: Iterable[drafter_pb2.TokenDelta]) -> drafter_pb2.GenerateResponse:

@@ -169,10 +169,15 @@ class AutoChooser:
         draft_steps: int,
         rows: int,
         session: SessionStats | None = None,
+        shared: bool = True,
     ) -> None:
-        """One round: tokens it committed (next token included), draft steps, proposed rows."""
+        """One round: tokens it committed (next token included), draft steps, proposed rows.
+
+        shared: whether other sessions may learn from it.
+        """
         cost = 1 + self._step_cost * draft_steps + self._row_cost * rows
-        self.pair[mode].add(committed, cost, self.KEEP)
+        if shared:
+            self.pair[mode].add(committed, cost, self.KEEP)
         if session is not None:
             session.modes[mode].add(committed, cost)
 

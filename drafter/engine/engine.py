@@ -28,6 +28,8 @@ from drafter.engine.session import Draft, DraftFailed, DraftRequest, DraftSessio
 
 log = logging.getLogger(__name__)
 
+PAGES_S = 0.05  # between two looks whether pages have come free by time alone
+
 
 class DraftEngine:
     """The draft model on its own thread."""
@@ -76,8 +78,15 @@ class DraftEngine:
         now = time.monotonic()
         self._thread.wait_for_more(lambda: self._batching_delay.until(now, self._pass_s))
         batch = self._pack()
-        if not batch:  # whoever waited has ended
-            return bool(self._ahead)
+        if not batch:  # whoever waited has ended, or waits for others' pages
+            if self._waiting:
+                self._thread.wait_for_one(PAGES_S)
+            return bool(self._waiting or self._ahead)
+        self.healthy = self._run(batch)
+        return True
+
+    def _run(self, batch: list[Packed]) -> bool:
+        """Whether any of it ran: where that raises, each half by itself, to find whose fault."""
         running = [self._sessions[part.sequence] for part in batch]
         try:
             began = time.monotonic()
@@ -91,11 +100,16 @@ class DraftEngine:
             forward_s += self._sampler.lag_s
             self.telemetry.passed(forward_s, [len(part.chunk.tokens) for part in batch])
         except Exception as cause:
-            self._fail(running, cause)
-            return True
-        self.healthy = True
+            log.exception("a pass of the draft model failed with %d sessions", len(batch))
+            self.telemetry.failed()
+            if len(batch) == 1:
+                self._fail(running[0], cause)
+                return False
+            middle = len(batch) // 2
+            ran = [self._run(half) for half in (batch[:middle], batch[middle:])]
+            return any(ran)
         for session, part in zip(running, batch, strict=True):
-            session.sequence.table.extend(len(part.chunk.tokens))
+            session.sequence.ran(len(part.chunk.tokens))
             session.forward_s += forward_s
             if part.complete:
                 self._advance(session, chosen.pop(0))
@@ -107,9 +121,6 @@ class DraftEngine:
         if self._waiting:
             waiting = [session.sequence for session in self._waiting]
             batch = pack(waiting, list(self._sessions), self._max_rows, self._steps)
-            assert batch, (
-                "the pool has pages for at least one whole context: the first in line always runs"
-            )
         free = self._max_rows - sum(len(part.chunk.tokens) for part in batch)
         for session in list(self._ahead)[:free]:
             if not session.may_run_ahead(self.max_context_length) or not (
@@ -131,18 +142,14 @@ class DraftEngine:
         if self._run_ahead:
             self._ahead[session] = None
 
-    def _fail(self, sessions: list[DraftSession], cause: Exception) -> None:
-        log.exception("the draft model failed with %d sessions", len(sessions))
-        self.healthy = False
-        self.telemetry.failed()
-        for session in sessions:
-            session.sequence.table.release()
-            if session in self._ahead:  # nobody waits for it
-                del self._ahead[session]
-                session.forget_ahead()
-                continue
-            self._waiting.pop(session, None)
-            session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
+    def _fail(self, session: DraftSession, cause: Exception) -> None:
+        session.sequence.table.release()
+        if session in self._ahead:  # nobody waits for it
+            del self._ahead[session]
+            session.forget_ahead()
+            return
+        self._waiting.pop(session, None)
+        session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------
 

@@ -57,6 +57,17 @@ class DraftSampling:
         return self._rule is AcceptanceRule.GREEDY
 
     @property
+    def outcomes_are_its_own(self) -> bool:
+        """Whether nothing of how its drafts fare is known to a session that comes after it.
+
+        With an explicit seed and a rule that samples acceptance, another session may have the same
+        random numbers: what this one's outcomes teach would tell the other's. With Gumbel-max
+        coupling a draft changes nothing, and without a seed the numbers are nobody else's.
+        """
+        certain = AcceptanceRule.GREEDY, AcceptanceRule.COUPLED
+        return self._params.seed is None or self._rule in certain
+
+    @property
     def with_q(self) -> bool:
         """Whether each proposed token goes with its distribution."""
         return self._rule is AcceptanceRule.REJECTION

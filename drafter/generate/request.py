@@ -89,6 +89,14 @@ def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple
     if count > limit:
         raise InvalidField(field, f"{count} ids long", f"at most {limit}")
     check_ids(field, request.resumed_token_ids, info.vocab_size)
+    if not request.ignore_eos:
+        ends = info.eos_ids.union(request.stop_token_ids)
+    else:
+        ends = frozenset(request.stop_token_ids)
+    for index, token_id in enumerate(request.resumed_token_ids[:-1]):
+        if token_id in ends:
+            last = f"the last of {field}, since the output ends there"
+            raise InvalidField(f"{field}[{index}]", token_id, last)
     return tuple(request.resumed_token_ids)
 
 

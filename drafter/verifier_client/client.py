@@ -221,7 +221,7 @@ class VerifierSession:
         except TimeoutError as cause:
             self._slow |= {self._verifier_id} - {""}
             raise VerifierTimeout(f"no verdict within {timeout.limit_s:g} s") from cause
-        check_answer(content, verdict)
+        check_answer(content, verdict, self._spec.sampling.logprobs)
         return verdict
 
     async def _ask(self, content: OpenSession | Proposal) -> Verdict:

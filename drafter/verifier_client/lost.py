@@ -33,8 +33,11 @@ class VerifierTimeout(VerifierLost):
     """The verifier was there, and took too long."""
 
 
-def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
-    """Raise VerifierLost unless this verdict can be the answer: a late one has another round."""
+def check_answer(content: OpenSession | Proposal, verdict: Verdict, logprobs: int | None) -> None:
+    """Raise VerifierLost unless this verdict can be the answer: a late one has another round.
+
+    logprobs: how many of the likeliest tokens the session asked for; None: no log-probabilities.
+    """
     if isinstance(content, OpenSession):
         round_, base, drafted = 0, len(content.prompt), 0
     else:
@@ -51,6 +54,19 @@ def check_answer(content: OpenSession | Proposal, verdict: Verdict) -> None:
             f"round {verdict.round} with {verdict.accepted_length} accepted and "
             f"{verdict.committed_length} committed"
         )
+    count = len(verdict.logprobs)
+    expected = 0 if logprobs is None else committed - base
+    if count != expected:
+        raise VerifierLost(
+            f"its verdict on round {round_} has log-probabilities of {count} tokens instead of "
+            f"{expected}"
+        )
+    for each in verdict.logprobs:
+        if len(each.top_ids) != len(each.top_logprobs) or len(each.top_ids) > (logprobs or 0):
+            raise VerifierLost(
+                f"its verdict on round {round_} has {len(each.top_ids)} likeliest tokens with "
+                f"{len(each.top_logprobs)} log-probabilities; {logprobs} were asked for"
+            )
 
 
 def raise_unless_lost(error: grpc.aio.AioRpcError) -> None:

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from common.sampling.acceptance_rule import AcceptanceRule
+from common.sampling.parameters import SamplingParams
 from common.types import BridgeMode, OpenSession
 from drafter.bridge.bridge import Bridge, from_a_character
 from drafter.bridge.proposer import AutoChooser
@@ -44,6 +46,36 @@ def test_lookups_part_of_a_run_is_nobodys_credit(
     stats: Any = chooser.pair[TEXT]
     assert (stats.rounds, stats.committed) == (1, gained)
     assert stats.cost == 1 + 0.5 * 3 + 0.25 * len(bridged)
+
+
+SEED = 11
+WARM = {"temperature": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rule", "taught"),
+    [
+        ({}, AcceptanceRule.GREEDY, True),
+        ({**WARM}, AcceptanceRule.TARGET_ONLY, True),
+        ({**WARM}, AcceptanceRule.REJECTION, True),
+        ({**WARM, "seed": SEED}, AcceptanceRule.COUPLED, True),
+        ({**WARM, "seed": SEED}, AcceptanceRule.TARGET_ONLY, False),
+        ({**WARM, "seed": SEED}, AcceptanceRule.REJECTION, False),
+    ],
+)
+def test_sessions_that_may_share_random_numbers_teach_nobody(
+    sampling: dict[str, Any], rule: AcceptanceRule, taught: bool
+) -> None:
+    engine = cast(DraftEngine, SimpleNamespace(open=lambda: None))
+    bridge = Bridge(family("byte-level"), family("byte-level"))
+    chooser = AutoChooser(0.5, 0.25)
+    spec = OpenSession((5,), 8, "", rule=rule, sampling=SamplingParams(**sampling))
+    own = DraftSampling(bridge, spec, frozenset(), 64)
+    drafting = Drafting(bridge, engine, chooser, {}, TEXT, own, None, StreamStatistics())
+    drafting.committed([1, 2], Drafted([1, 3], TEXT, 3, [1, 3]))
+    learned = chooser if rule is AcceptanceRule.GREEDY else chooser.sampled
+    assert learned.pair[TEXT].rounds == (1 if taught else 0)
+    assert drafting._mode_stats.rounds == 1  # its own outcomes are committed text, and stay its own
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
 
+import grpc
 import pytest
 
 from client.client import Client, Request
@@ -69,6 +71,51 @@ async def test_reading_a_request_is_off_the_event_loop_and_on_its_clock(
         monkeypatch.undo()
     assert threads and threading.get_ident() not in threads
     assert output.statistics.time_to_first_token_s >= 0.2
+
+
+async def test_a_cancelled_call_keeps_its_place_until_its_thread_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a client that cancels and calls again would have any number of threads tokenise."""
+    encode, begun, go_on = Vocabulary.encode_prompt, threading.Event(), threading.Event()
+
+    def slow(vocabulary: Vocabulary, text: str) -> list[int]:
+        begun.set()
+        go_on.wait(20)
+        return encode(vocabulary, text)
+
+    async with serving_pair(max_sessions=1) as pair:
+        monkeypatch.setattr(Vocabulary, "encode_prompt", slow)
+        call = asyncio.create_task(pair.generate("x", 2))
+        await asyncio.to_thread(begun.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await pair.drafter.idle()
+        with pytest.raises(grpc.aio.AioRpcError, match="all 1 streams are in use"):
+            await pair.generate("x", 2)
+        go_on.set()
+        monkeypatch.undo()
+        for _ in range(2000):
+            if pair.drafter.streams:
+                await asyncio.sleep(0.01)
+        assert (await pair.generate("x", 2)).token_ids
+
+
+@pytest.mark.parametrize("failing", ["drafter.service.Reply", "drafter.session.PromptLookup"])
+async def test_what_raises_before_the_first_run_leaves_no_session_behind(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError
+
+    async with serving_pair() as pair:  # which looks at its end whether anything is held
+        monkeypatch.setattr(failing, fail)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await pair.generate("x", 2)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        monkeypatch.undo()
+        assert not pair.drafter.streams
 
 
 UNKNOWN = b"\xf8\x07\x01"  # field 127, varint 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -11,10 +12,11 @@ from grpc import StatusCode
 from common.errors import VerifierRefused
 from common.pb import verifier_pb2 as pb
 from common.rpc.error_details import ErrorDetails, encoded
-from common.types import BridgeMode, ModelInfo, Proposal, Verdict
+from common.types import BridgeMode, ModelInfo, Proposal, TokenLogprobs, Verdict
 from common.wire import verify as wire_verify
 from drafter.session import Pair, SpeculativeSession
 from drafter.verifier_client import client as verifier_client
+from drafter.verifier_client.lost import VerifierLost, check_answer
 from tests.drafter.fake_verifier import (
     COST,
     FILES,
@@ -89,6 +91,7 @@ async def test_a_verifier_that_takes_too_long_counts_as_lost(at_open: bool) -> N
         Verdict(1, 3, 7, 7, None, COST),  # more accepted than proposed
         Verdict(1, 1, 7, 4, None, COST),  # lengths that don't add up
         Verdict(1, 2, None, 5, None, COST),  # no next token, and yet no end
+        Verdict(1, 0, 7, 4, None, COST, (TokenLogprobs(-1.0),)),  # not asked for
     ],
 )
 async def test_a_verdict_that_cannot_be_the_answer_is_never_taken(wrong: Verdict) -> None:
@@ -100,6 +103,27 @@ async def test_a_verdict_that_cannot_be_the_answer_is_never_taken(wrong: Verdict
         await session.open()
         assert (await session.verify(Proposal(1, 3, (8, 9)))).reopened
         session.close()
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        (),  # none
+        (TokenLogprobs(-1.0),),  # of one token of two
+        (TokenLogprobs(-1.0),) * 3,
+        (TokenLogprobs(-1.0, (5, 6, 7), (-1.0, -2.0, -3.0)),) * 2,  # more than asked for
+        (TokenLogprobs(-1.0, (5, 6), (-1.0,)),) * 2,  # ids and values don't match
+    ],
+)
+def test_log_probabilities_that_are_not_the_committed_tokens_are_never_taken(
+    logprobs: tuple[TokenLogprobs, ...],
+) -> None:
+    verdict = Verdict(1, 1, 7, 5, None, COST, logprobs)
+    with pytest.raises(VerifierLost, match="its verdict on round 1 has"):
+        check_answer(Proposal(1, 3, (8, 9)), verdict, 2)
+    right = (TokenLogprobs(-1.0, (5, 6), (-1.0, -2.0)),) * 2
+    check_answer(Proposal(1, 3, (8, 9)), replace(verdict, logprobs=right), 2)
+    check_answer(Proposal(1, 3, (8, 9)), replace(verdict, logprobs=(TokenLogprobs(-1.0),) * 2), 0)
 
 
 async def test_a_reopened_round_is_a_prefill_and_no_rejection() -> None:

@@ -12,9 +12,9 @@ def count_preemptions(monkeypatch: pytest.MonkeyPatch) -> list[Sequence]:
     preempted: list[Sequence] = []
     preempt = Sequence.preempt
 
-    def counted(sequence: Sequence) -> None:
+    def counted(sequence: Sequence, favoured: Sequence) -> None:
         preempted.append(sequence)
-        preempt(sequence)
+        preempt(sequence, favoured)
 
     monkeypatch.setattr(Sequence, "preempt", counted)
     return preempted

@@ -122,6 +122,13 @@ def test_only_wanted_rows_get_logits() -> None:
     assert torch.equal(logits, expected[7:])
 
 
+@pytest.mark.parametrize("end", [10_000_000, 97, -1])
+def test_an_end_that_the_logits_do_not_have_is_refused_by_name(end: int) -> None:
+    """It would raise in the first pass that processes logits, for every session in it."""
+    with pytest.raises(UnsupportedModel, match=f"eos_token_id of this llama is {end}; .* 0 to 96"):
+        PagedModel(random_model("llama", eos_token_id=[0, end]))
+
+
 def test_every_end_that_the_files_name_is_an_end() -> None:
     model = random_model("llama", eos_token_id=[5, 9])
     model.generation_config.eos_token_id = 7

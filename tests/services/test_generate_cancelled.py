@@ -64,7 +64,8 @@ async def cancelled_at(
 
     def closing(session: SpeculativeSession) -> None:
         closed(session)
-        live.pop(session).set()
+        if session in live:  # the first time
+            live.pop(session).set()
 
     monkeypatch.setattr(SpeculativeSession, "__init__", making)
     monkeypatch.setattr(SpeculativeSession, "close", closing)

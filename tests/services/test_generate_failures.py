@@ -41,22 +41,30 @@ async def test_a_draft_model_that_raises_leaves_the_target_alone(
         assert (await pair.client.pair()).drafting
 
 
-async def test_one_step_that_raises_fails_every_draft_in_it_and_no_stream(
+async def test_one_session_that_makes_a_step_raise_loses_its_drafts_and_no_other_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving_pair("same tokenizer", lookup=False) as pair:
         expected = [await pair.generate(prompt, draft_steps=0) for prompt in PROMPTS]
+        culprit = pair.drafter.pair.bridge.draft.encode_bytes(PROMPTS[0].encode())
+        assert culprit
         model = pair.drafter.pair.engine._model
         forward = model.forward
+        beside = []
 
         def failing(chunks: Any) -> Any:
-            if len(chunks) >= 4:
+            if any(chunk.tokens[: len(culprit)] == culprit for chunk in chunks):
+                beside.append(len(chunks) - 1)
                 raise RuntimeError
             return forward(chunks)
 
         monkeypatch.setattr(model, "forward", failing)
         outputs = await asyncio.gather(*(pair.generate(prompt) for prompt in PROMPTS))
         assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
+        drafting = [output.statistics.drafting for output in outputs]
+        assert drafting == [False, *[True] * (len(PROMPTS) - 1)]
+        assert max(beside) > 0
+        assert (await pair.client.pair()).drafting
 
 
 async def test_a_prompt_over_the_drafts_context_runs_at_k_0_and_disturbs_nobody() -> None:

@@ -94,6 +94,11 @@ async def test_a_session_that_had_ended_ends_its_stream_without_another_round() 
     [
         ([1] * 9, "resumed_token_ids is 9 ids long; it must be at most 8"),
         ([1, 4000], "resumed_token_ids[1] is 4000; it must be in [0, {width})"),
+        (
+            [5, 9, 5],
+            "resumed_token_ids[1] is 9; it must be the last of resumed_token_ids, since the output "
+            "ends there",
+        ),
     ],
 )
 async def test_output_that_cannot_have_been_is_refused(ids: list[int], words: str) -> None:
@@ -102,7 +107,9 @@ async def test_output_that_cannot_have_been_is_refused(ids: list[int], words: st
         grpc.aio.insecure_channel(pair.drafter.address) as channel,
     ):
         stub = drafter_pb2_grpc.DrafterServiceStub(channel)
-        request = pb.GenerateRequest(prompt="x", max_new_tokens=8, resumed_token_ids=ids)
+        request = pb.GenerateRequest(
+            prompt="x", max_new_tokens=8, resumed_token_ids=ids, stop_token_ids=[9]
+        )
         call = stub.Generate(request)
         assert await call.code() is StatusCode.INVALID_ARGUMENT
         assert await call.details() == words.format(width=pair.verifier.info.vocab_size)

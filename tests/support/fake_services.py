@@ -182,10 +182,16 @@ class RunningDrafter:
     pair: Pair
     server: GrpcServer
     port: int
+    service: DrafterService
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def streams(self) -> int:
+        """How many places are taken."""
+        return self.service._streams
 
     async def idle(self) -> None:
         await self.server._errors.until_idle(["crossdraft.v1.DrafterService"])
@@ -237,4 +243,4 @@ async def serving_drafter(
         name = "crossdraft.v1.DrafterService"
         with running(engine):
             async with serving(name, register, service, 0, observers) as (server, port):
-                yield RunningDrafter(pair, server, port)
+                yield RunningDrafter(pair, server, port, service)

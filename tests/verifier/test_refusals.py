@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import grpc
@@ -11,7 +13,15 @@ from grpc import StatusCode
 from common.pb import verifier_pb2 as pb
 from common.types import Proposal
 from common.wire.verify import verify_once_to_pb
-from tests.support.verifier_sessions import PROMPT, VOCAB, beside_another, files, model, serving
+from tests.support.verifier_sessions import (
+    PROMPT,
+    VOCAB,
+    beside_another,
+    files,
+    model,
+    output,
+    serving,
+)
 from tests.support.verify_streams import Refusal, Stream
 
 
@@ -152,6 +162,56 @@ async def test_a_model_that_raises_ends_the_sessions_of_that_batch_only(
         refusal = await opened_beside_another(verifier)
         assert refusal.code is StatusCode.INTERNAL
         assert refusal.message == "the target model failed: RuntimeError"
+
+
+@pytest.mark.parametrize("stage", ["forward", "accept"])
+async def test_what_makes_a_pass_raise_ends_alone_whoever_shares_the_pass(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """The pass is tried again by halves."""
+    async with serving() as verifier:
+        specs = [verifier.open((20 + i, 50, 80), 8, ignore_eos=True) for i in range(8)]
+        culprit = specs[5].prompt[0]
+        alone = [await output(verifier, spec) for spec in specs]
+        engine, beside = verifier.engine, list[int]()
+        gathered = threading.Event()
+        forward, accept = engine._model.forward, engine._acceptance.accept
+
+        def forwarding(chunks: Any) -> Any:
+            gathered.wait(20)  # all others open while the first pass runs
+            begins = [chunk for chunk in chunks if culprit in chunk.tokens]
+            if stage == "forward" and begins:
+                beside.append(len(chunks) - 1)
+                raise RuntimeError("secret")
+            return forward(chunks)
+
+        def accepting(batch: Any, logits: Any) -> Any:
+            if stage == "accept" and any(s.spec.prompt[0] == culprit for s in batch.verified):
+                beside.append(len(batch.verified) - 1)
+                raise IndexError("secret")
+            return accept(batch, logits)
+
+        monkeypatch.setattr(engine._model, "forward", forwarding)
+        monkeypatch.setattr(engine._acceptance, "accept", accepting)
+        runs = [
+            asyncio.create_task(output(verifier, spec) if i != 5 else refused(verifier, spec))
+            for i, spec in enumerate(specs)
+        ]
+        for _ in range(2000):
+            if engine.open_sessions < len(specs):
+                await asyncio.sleep(0.01)
+        gathered.set()
+        results = await asyncio.gather(*runs)
+        assert beside[0] > 1 and beside[-1] == 0  # shared its pass, and was found
+        assert (
+            results[5]
+            == f"the target model failed: {'RuntimeError' if stage == 'forward' else 'IndexError'}"
+        )
+        assert results[:5] + results[6:] == alone[:5] + alone[6:]
+
+
+async def refused(verifier: Any, spec: Any) -> Any:
+    return (await Stream(verifier).refused(spec)).message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -156,6 +156,19 @@ async def test_many_sessions_at_once_under_pressure_give_what_each_gives_alone(
         assert preempted
 
 
+async def test_two_sessions_that_do_not_fit_together_never_take_each_others_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has 0.6 of the pool; one waits for the other's end, and both texts are right."""
+    async with serving(pages=CONTEXT // 4) as verifier:
+        specs = [verifier.open([3 + i] * 60, 12, ignore_eos=True) for i in range(2)]
+        alone = [await output(verifier, spec) for spec in specs]
+        preempted = count_preemptions(monkeypatch)
+        runs = (checked(verifier, spec, alone[i], 1) for i, spec in enumerate(specs))
+        assert await asyncio.gather(*runs) == alone
+        assert not preempted
+
+
 async def test_ending_the_stream_at_any_time_frees_everything() -> None:
     async with serving() as verifier:
         spec = verifier.open(tuple(range(3, 100)), max_new_tokens=10, ignore_eos=True)

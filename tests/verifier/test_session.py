@@ -150,7 +150,7 @@ def test_rolling_back_leaves_one_token_to_run() -> None:
     driven.check([10, 11, 12], 1, 20)
     table = driven.session.sequence.table
     assert table.length == driven.session.committed_length - 1
-    driven.session.sequence.preempt()
+    driven.session.sequence.table.preempt()
     assert driven.check([30], 1, 31).committed_length == 3 + 2 + 2
 
 

@@ -204,3 +204,10 @@ def test_an_id_outside_the_vocabulary_is_named(bad: int) -> None:
     with pytest.raises(InvalidField) as caught:
         wire.check_ids("proposal.token_ids", [5, bad], 151_936)
     assert str(caught.value) == f"proposal.token_ids[1] is {bad}; it must be in [0, 151936)"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1.5, 1e30])
+def test_any_time_fits_its_field(seconds: float) -> None:
+    """A peer's own numbers are in it; what a message can't hold would end the stream."""
+    message = wire_generate.stage_times_to_pb(dict.fromkeys(DRAFTER_STAGE, seconds))
+    assert message.draft_model_us == min(max(0, seconds * 1e6), 2**64 - 1)
