@@ -56,6 +56,10 @@ class Vocabulary:
         for token_id in sorted(plain, key=lambda id_: (id_ not in table.byte_fallback, -id_)):
             self._id_of[plain[token_id]] = token_id  # the last one to be written wins
         self._id_of.pop(b"", None)
+        # The model's own bytes come from bytes alone: their text, "<0x41>", is text.
+        parsed["added_tokens"] = [
+            token for token in parsed["added_tokens"] if token["id"] not in table.byte_fallback
+        ]
         # Roles are flags to the stripped copy too, so that their text matches nothing.
         for token in parsed["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.special_ids
