@@ -145,7 +145,7 @@ def _prompt(
             raise InvalidField("chat.messages", "empty", "at least one message")
         messages = [(message.role, message.content) for message in request.chat.messages]
         own = _own(messages, pair.bridge, config) if drafted else None
-        return target.render_chat(messages), own
+        return target.render_chat(messages, trusted=config.markup_in_messages), own
     else:
         raise MissingMessage("the request holds none of prompt, chat, prompt_token_ids")
     if not ids:
@@ -160,7 +160,7 @@ def _own(
     if config.chat_template != "own" or bridge.identity or not bridge.draft.has_chat_template:
         return None
     try:
-        return bridge.draft.render_chat(messages)
+        return bridge.draft.render_chat(messages, trusted=config.markup_in_messages)
     except InvalidField as cause:  # what the draft model can't read is no reason to refuse
         log.info("the draft model reads the target's rendering: %s", cause)
         return None
