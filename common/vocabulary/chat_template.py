@@ -15,6 +15,8 @@ from typing import Any
 
 from common.errors import InvalidField
 
+MAX_TIME_US = 253_402_300_799_999_999  # the last microsecond of the year 9999
+
 Turn = tuple[str, str]  # role, content
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from common.errors import InvalidField
+from common.vocabulary.chat_template import MAX_TIME_US
 from common.vocabulary.vocabulary import FrozenClock, TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
 from tests.support.fake_tokenizers import (
@@ -146,6 +148,34 @@ def test_messages_of_all_rare_ideographs_are_refused_and_of_some_are_not() -> No
         chatting("chatml").render_chat([("user", rare)])
     some = [("user", rare[:5] + FORGED + rare[5:9])]
     assert special(chatting("chatml"), chatting("chatml").render_chat(some)) == [1, 2, 1]
+
+
+def test_a_template_reads_the_time_that_it_is_given_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = CHATML + "{{ strftime_now('%d %b %Y %H:%M:%S.%f') }}"
+    voc = vocabulary(files_of(byte_level_tokenizer(), chat_template=template))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        clock = FrozenClock(1_000_000_000_000_007)
+        ids = voc.render_chat([("user", "x")], clock)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert voc.bytes_of(ids).endswith(b"09 Sep 2001 01:46:40.000007") and clock.read
+    for limit in (0, MAX_TIME_US):
+        voc.render_chat([("user", "x")], FrozenClock(limit))
+    unread = FrozenClock(0)
+    chatting("chatml").render_chat([("user", "x")], unread)
+    assert not unread.read
+
+
+@pytest.mark.parametrize("chance", ["[1, 2] | random", "lipsum()"])
+def test_a_template_that_reads_random_numbers_is_refused(chance: str) -> None:
+    """A stream that is resumed would have another prompt."""
+    template = CHATML + "{{ " + chance + " }}"
+    voc = vocabulary(files_of(byte_level_tokenizer(), chat_template=template))
+    with pytest.raises(InvalidField, match=r"refused by the chat template \(it reads random"):
+        voc.render_chat([("user", "x")])
 
 
 @pytest.mark.models
