@@ -21,6 +21,8 @@ from common.vocabulary.markup import Markup
 _USUAL_ROLES = frozenset({"system", "user", "assistant", "tool"})
 # What blots are made of: rare ideographs, which print as they are wherever letters do.
 _RARE = range(0x20000, 0x2A6D7)
+_WORDS = re.compile(r"\S")
+_NOTHING: frozenset[int] = frozenset()
 _SHOWN = 60  # characters of a role in a message
 
 
@@ -41,50 +43,67 @@ class Chats:
         self._check_shown(turns, blots, text, contents, clock)
         if trusted:
             return self._markup.encode(text)
-        for blotted, markup in self._without_words(turns, blots, text, contents, clock):
-            if blotted is not None and _fits(text, blotted, blots):
-                marks = [mark for mark in self._markup.find(blotted) if mark.token_id in markup]
-                return self._markup.encode_marked(text, marks, markup)
-        raise self._unreadable(turns)
-
-    def _unreadable(self, turns: Sequence[Turn]) -> InvalidField:
-        field = next(
-            f"chat.messages[{index}].{field}"
-            for index, turn in enumerate(turns)
-            for field, words in zip(("role", "content"), turn, strict=True)
-            if any(mark.token_id in self._markup.special_ids for mark in self._markup.find(words))
-        )
-        held = "text with special tokens' strings, which the chat template reads"
-        return InvalidField(field, held, "without them")
-
-    def _without_words(
-        self,
-        turns: Sequence[Turn],
-        blots: str,
-        text: str,
-        contents: str | None,
-        clock: FrozenClock,
-    ) -> Iterator[tuple[str | None, Set[int]]]:
-        """`text` without what its messages say, and what counts as markup in it. Strictest first.
-
-        What the template itself writes is markup here, as <tool_response> may be. A template that
-        reads words of a message (Qwen3 looks for </think>) would read blots in their place: such
-        words are left to it, but no special token.
-        """
         special = self._markup.special_ids
         written = special | {mark.token_id for mark in self._markup.find(contents or "")}
-        whole = [
-            (role if self._known(role) else _blotted(role, blot), _blotted(content, blot))
-            for (role, content), blot in _zip(turns, blots)
-        ]
-        as_it_was = all(self._known(role) for role, _ in turns)
-        yield contents if as_it_was else self._try(whole, clock), written
-        for markup in (written, special):
+        whole = None
+        for wordless in self._without_words(turns, blots):
+            blotted = self._try(wordless, clock)
+            whole = blotted if whole is None else whole
+            if blotted is not None and _fits(text, blotted, blots):
+                return self._encode(text, blotted, written)
+        # The template reads such words (Qwen3 looks for </think>), and is given them. Nobody's
+        # words are a special token as long as there are none but those of the blotted text.
+        own = self._ids(contents if whole is None else whole, special)
+        for markup in (written, special, _NOTHING):
             partly = [
                 (self._unmarked(role, blot, markup), self._unmarked(content, blot, markup))
                 for (role, content), blot in _zip(turns, blots)
             ]
-            yield text if partly == list(turns) else self._try(partly, clock), markup
+            blotted = self._try(partly, clock)
+            fits = blotted is not None and _fits(text, blotted, blots)
+            if blotted is not None and fits and self._ids(blotted, special) == own:
+                return self._encode(text, blotted, markup or special)
+        raise InvalidField(
+            self._field(turns),
+            "text in which the chat template reads special tokens, or of which it makes them",
+            "without such text",
+        )
+
+    def _encode(self, text: str, blotted: str, markup: Set[int]) -> list[int]:
+        """The ids of `text`, whose markup is where `blotted` has it."""
+        marks = [mark for mark in self._markup.find(blotted) if mark.token_id in markup]
+        return self._markup.encode_marked(text, marks, markup)
+
+    def _ids(self, text: str | None, markup: Set[int]) -> list[int] | None:
+        if text is None:
+            return None
+        return [mark.token_id for mark in self._markup.find(text) if mark.token_id in markup]
+
+    def _field(self, turns: Sequence[Turn]) -> str:
+        """The first that holds a special token's string."""
+        held = (
+            f"chat.messages[{index}].{field}"
+            for index, turn in enumerate(turns)
+            for field, words in zip(("role", "content"), turn, strict=True)
+            if self._ids(words, self._markup.special_ids)
+        )
+        return next(held, "chat.messages")
+
+    def _without_words(self, turns: Sequence[Turn], blots: str) -> Iterator[list[Turn]]:
+        """The messages with all words blotted out; then only what could begin a token.
+
+        A template may delete words (Nemotron's deletes /think), so that what is left has another
+        length, and what was apart is a token.
+        """
+        beginnings = self._markup.beginnings
+        for of_role, of_content in ((None, None), (None, beginnings), (beginnings, beginnings)):
+            yield [
+                (
+                    role if self._known(role) else _blotted(role, blot, of_role),
+                    _blotted(content, blot, of_content),
+                )
+                for (role, content), blot in _zip(turns, blots)
+            ]
 
     def _check_shown(
         self,
@@ -147,9 +166,9 @@ def _blots(turns: Sequence[Turn], text: str) -> str:
     return blots
 
 
-def _blotted(words: str, blot: str) -> str:
+def _blotted(words: str, blot: str, which: re.Pattern[str] | None = None) -> str:
     """As many characters; the white space stays, so that trimming does what it did."""
-    return re.sub(r"\S", blot, words)
+    return (which or _WORDS).sub(blot, words)
 
 
 def _longer(turns: Sequence[Turn], blots: str, which: Set[int]) -> list[Turn]:

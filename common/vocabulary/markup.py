@@ -53,6 +53,9 @@ class Markup:
             if token_id in special
             or (_BRACKETED.fullmatch(token.content) and not _BYTE.fullmatch(token.content))
         }
+        first = sorted({content[0] for content in self._content.values()})
+        # Without these characters, no text is markup.
+        self.beginnings = re.compile(f"[{re.escape(''.join(first))}]" if first else "(?!)")
         self._finder = Tokenizer(models.BPE())  # no pieces: it finds added tokens only, and fast
         self._finder.add_tokens(
             [
