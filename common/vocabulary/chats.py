@@ -114,12 +114,13 @@ class Chats:
         clock: FrozenClock,
     ) -> None:
         """A message that changes nothing in the text is refused by its role."""
+        there = None if contents is None else set(contents)
         doubtful = {
             index
             for index, ((role, content), blot) in enumerate(_zip(turns, blots))
             if (
-                blot not in contents
-                if contents is not None and content.strip()
+                blot not in there
+                if there is not None and content.strip()
                 else not self._known(role)
             )
         }
