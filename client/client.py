@@ -40,6 +40,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)  # greedy
     rule: AcceptanceRule | None = None  # None: what suits the sampling and the pair
     resumed_ids: tuple[int, ...] = ()  # output of an earlier stream of this request
+    chat_time_us: int | None = None  # from that stream's deltas; None: now
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Client:
         call = self._stub.Generate(message, timeout=timeout_s, metadata=self._metadata)
         async for response in call:
             for each in response.deltas.deltas:
-                delta = _delta_from_pb(each)
+                time_us = response.chat_time_us if response.HasField("chat_time_us") else None
+                delta = _delta_from_pb(each, time_us)
                 deltas.append(delta)
                 on_delta(delta)
             if response.HasField("summary"):
@@ -131,12 +133,13 @@ def output_of(deltas: Sequence[TokenDelta], statistics: Statistics) -> Output:
     )
 
 
-def _delta_from_pb(message: drafter_pb2.TokenDelta) -> TokenDelta:
+def _delta_from_pb(message: drafter_pb2.TokenDelta, chat_time_us: int | None) -> TokenDelta:
     return TokenDelta(
         message.token_id if message.HasField("token_id") else None,
         message.text,
         ORIGINS.from_pb(message.origin),
         logprobs_from_pb(message.logprobs) if message.HasField("logprobs") else None,
+        chat_time_us,
     )
 
 
@@ -158,6 +161,9 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
         message.chat.SetInParent()
         for role, content in request.messages:
             message.chat.messages.add(role=role, content=content)
+        if request.chat_time_us is not None:
+            message.chat.time_us = request.chat_time_us
+            message.required_features.append("chat_time")  # another time would be another prompt
     elif request.prompt_ids is not None:
         message.prompt_token_ids.SetInParent()
         message.prompt_token_ids.ids.extend(request.prompt_ids)

@@ -20,6 +20,8 @@ class TokenDelta:
     text: str
     origin: Origin | None  # None: an origin that this version doesn't know
     logprobs: TokenLogprobs | None = None  # if asked for
+    # On the first ones, if the chat template read the clock: what a resuming request sends back.
+    chat_time_us: int | None = None
 
 
 @dataclass(frozen=True)

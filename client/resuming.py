@@ -1,7 +1,8 @@
 """A generation that outlives its drafter: asked again where it broke off, of whoever answers.
 
-Knows which failures another attempt may mend, and that a request with the ids so far goes on where
-they end. Does not know the protocol (client/client.py) and how anything is shown.
+Knows which failures another attempt may mend, and that a request with the ids so far, and the time
+that its chat was given, goes on where they end. Does not know the protocol (client/client.py) and
+how anything is shown.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ async def generate_resuming(
     while True:
         tokens = [delta.token_id for delta in so_far if delta.token_id is not None]
         known = (*request.resumed_ids, *tokens)
-        resumed = dataclasses.replace(request, resumed_ids=known)
+        times = [delta.chat_time_us for delta in so_far if delta.chat_time_us is not None]
+        time_us = times[0] if times else request.chat_time_us
+        resumed = dataclasses.replace(request, resumed_ids=known, chat_time_us=time_us)
         left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
         try:
             output = await client.generate(resumed, receive, left_s)

@@ -58,6 +58,11 @@ class DrafterConfig(ServiceConfig):
         "own",
         "Chat template that the draft model reads: its own, or the target's.",
     )
+    markup_in_messages: bool = setting(
+        False,
+        "Whether special tokens' strings in a conversation's messages are these tokens, so that "
+        "a message may hold turns; otherwise they are text. For clients that are trusted.",
+    )
     max_sessions: int = setting(64, "Streams at once.", minimum=1)
     # Token healing needs two rows of one session.
     max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=2)

@@ -25,7 +25,6 @@ from common.rpc.server import Service
 from common.telemetry.tracing import exporting
 from common.version import VERSION
 from common.wire.checks import FEATURES
-from common.wire.generate import deltas_response
 from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
 from drafter.engine.session import DraftFailed, DraftRequest
@@ -104,7 +103,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             self._pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
         )
         with closing(session):  # whatever raises before its first run
-            reply = Reply(self._pair.bridge.target, session, parsed.stops, parsed.resumed)
+            target, time_us = self._pair.bridge.target, parsed.chat_time_us
+            reply = Reply(target, session, parsed.stops, parsed.resumed, time_us)
             telemetry = self._telemetry.watch(session)
             deltas: list[pb.TokenDelta] = []
             async with aclosing(speculate(session, reply.over)) as runs:
@@ -113,7 +113,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                     if reply.over:
                         break
                     if deltas:
-                        yield deltas_response(deltas)
+                        yield reply.response(deltas)
             # The verifier's session is closed by now, at a stop string too.
             last = list(reply.last(deltas))
             telemetry.answered(reply.ending, parsed.draft_steps > 0)

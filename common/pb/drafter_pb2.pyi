@@ -37,10 +37,12 @@ class ChatMessage(_message.Message):
     def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class Chat(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "time_us")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
-    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
+    time_us: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -79,12 +81,14 @@ class GenerateRequest(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[_sampling_pb2.Sampling, _Mapping]] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., stop: _Optional[_Iterable[str]] = ..., resumed_token_ids: _Optional[_Iterable[int]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("deltas", "summary")
+    __slots__ = ("deltas", "summary", "chat_time_us")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TIME_US_FIELD_NUMBER: _ClassVar[int]
     deltas: TokenDeltas
     summary: Summary
-    def __init__(self, deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+    chat_time_us: int
+    def __init__(self, deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., chat_time_us: _Optional[int] = ...) -> None: ...
 
 class TokenDeltas(_message.Message):
     __slots__ = ("deltas",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -118,7 +118,7 @@ def _strip(tokenizer: dict[str, Any], special: set[str]) -> dict[str, Any]:
             vocabulary.setdefault(token["content"], token["id"])
         merges = model.get("merges")
         if merges:
-            model["merges"] = _without_special(merges, special)
+            model["merges"] = without_special(merges, special)
     else:
         for token_id, (text, score) in enumerate(vocabulary):
             if text in special:
@@ -138,7 +138,7 @@ def _strip(tokenizer: dict[str, Any], special: set[str]) -> dict[str, Any]:
     }
 
 
-def _without_special(merges: list[Any], special: set[str]) -> list[Any]:
+def without_special(merges: list[Any], special: Set[str]) -> list[Any]:
     """Merges that neither make nor use a special token's text."""
     if isinstance(merges[0], str):
         merges = [merge.split(" ", 1) for merge in merges]

@@ -2,60 +2,62 @@
 
 Knows transformers' own tokenizer class, made from the files alone (no remote code, no network); it
 may differ from tokenizer.json (Qwen2's class adds NFC where a converted file lacks it).
-Does not know bytes and bridges.
+Does not know bytes and bridges, nor what is in a conversation (common/vocabulary/chats.py).
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Sequence, Set
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from common.errors import InvalidField
+from common.vocabulary.chat_template import ChatTemplate, FrozenClock, Turn
+from common.vocabulary.chats import Chats
 from common.vocabulary.files import TokenizerFiles
+from common.vocabulary.markup import Markup
 
 
 class PromptText:
     """Loads transformers' tokenizer on first use (up to 3 s for 262,144 tokens)."""
 
-    def __init__(self, files: TokenizerFiles) -> None:
+    def __init__(self, files: TokenizerFiles, special_ids: Set[int] = frozenset()) -> None:
+        """special_ids: added tokens that are special whatever their flag."""
         self._files = files
-        self._loaded: Any = None
+        self._special_ids = special_ids
         # Requests come from several threads; the first one loads.
         self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
         """The prompt's ids, with whatever the tokenizer adds (<bos>)."""
         with self._lock:
-            return list(self._tokenizer()(text)["input_ids"])
+            return list(self._tokenizer(text)["input_ids"])
 
-    def render(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """The chat's ids, ending where the assistant's answer begins."""
+    def render(
+        self, messages: Sequence[Turn], clock: FrozenClock | None = None, trusted: bool = False
+    ) -> list[int]:
+        """The chat's ids, ending where the assistant's answer begins.
+
+        clock: what templates read; None is now. trusted: messages may hold special tokens.
+        """
         if not self._files.has_chat_template:
             raise InvalidField("chat", "given", "left out: the model has no chat template")
-        turns = [{"role": role, "content": content} for role, content in messages]
-        try:
-            with self._lock:
-                ids = self._tokenizer().apply_chat_template(
-                    turns, tokenize=True, add_generation_prompt=True, return_dict=False
-                )
-        except Exception as cause:  # templates raise what they like: jinja2, TypeError, IndexError
-            raise InvalidField(
-                "chat",
-                f"refused by the chat template ({cause or type(cause).__name__})",
-                "a conversation that the template can render",
-            ) from cause
-        return list(ids)
+        clock = clock or FrozenClock(time.time_ns() // 1000)
+        with self._lock:
+            return self._chats.encode(messages, clock, trusted)
 
+    @cached_property
+    def _chats(self) -> Chats:
+        markup = Markup(self._tokenizer, self._special_ids)
+        return Chats(ChatTemplate(self._tokenizer), markup)
+
+    @cached_property
     def _tokenizer(self) -> Any:
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded
-
-    def _load(self) -> Any:
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         with tempfile.TemporaryDirectory(prefix="tokenizer-") as folder:

@@ -31,8 +31,9 @@ class TokenTable:
 
 def read_tokens(tokenizer: dict[str, Any]) -> TokenTable:
     """The table of a parsed tokenizer.json."""
+    model = tokenizer["model"]
     decode, falls_back = _decoder(tokenizer.get("decoder"))
-    texts = _model_vocabulary(tokenizer["model"])
+    texts = _model_vocabulary(model)
     added = {token["id"]: token for token in tokenizer.get("added_tokens") or []}
     data: dict[int, bytes] = {}
     byte_fallback = set()
@@ -42,20 +43,43 @@ def read_tokens(tokenizer: dict[str, Any]) -> TokenTable:
         padding = _PADDING.fullmatch(text)
         if padding and int(padding[1]) == token_id:
             continue
-        if falls_back and len(text) == 6 and _BYTE_FALLBACK.fullmatch(text):
-            data[token_id] = bytes([int(text[3:5], 16)])
+        if falls_back and _is_byte(text):
+            data[token_id] = _fallback_byte(text)
             byte_fallback.add(token_id)
         else:
             data[token_id] = decode(text)
     for token_id, token in added.items():
         text = token["content"]
-        data[token_id] = text.encode() if token["special"] else decode(text)
+        if token["special"]:
+            data[token_id] = text.encode()
+        elif model.get("byte_fallback") and texts.get(token_id) == text and _is_byte(text):
+            data[token_id] = _fallback_byte(text)  # a converter listed the model's own byte again
+            byte_fallback.add(token_id)
+        else:
+            data[token_id] = _added_bytes(text, decode)
     return TokenTable(
         data=data,
         special=frozenset(token_id for token_id, token in added.items() if token["special"]),
         byte_fallback=frozenset(byte_fallback),
         added_text={token_id: token["content"] for token_id, token in added.items()},
     )
+
+
+def _is_byte(text: str) -> bool:
+    return len(text) == 6 and _BYTE_FALLBACK.fullmatch(text) is not None
+
+
+def _fallback_byte(text: str) -> bytes:
+    return bytes([int(text[3:5], 16)])
+
+
+def _added_bytes(text: str, decode: Callable[[str], bytes]) -> bytes:
+    """Of an added token that isn't special: what it matches in a text.
+
+    Such a token is found before any byte becomes a character of the byte alphabet, so that its
+    text is literal. Where "▁" stands for a space it does so in an added token, too.
+    """
+    return text.encode() if decode is _byte_level_bytes else decode(text)
 
 
 def _model_vocabulary(model: dict[str, Any]) -> dict[int, str]:

@@ -14,13 +14,14 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from common.vocabulary.chat_template import FrozenClock
 from common.vocabulary.files import TokenizerFiles
 from common.vocabulary.plain_text import PlainText
 from common.vocabulary.prompts import PromptText
 from common.vocabulary.roles import Role, find_roles
 from common.vocabulary.token_bytes import read_tokens
 
-__all__ = ["Role", "TokenizerFiles", "Vocabulary"]
+__all__ = ["FrozenClock", "Role", "TokenizerFiles", "Vocabulary"]
 
 
 class Vocabulary:
@@ -56,11 +57,15 @@ class Vocabulary:
         for token_id in sorted(plain, key=lambda id_: (id_ not in table.byte_fallback, -id_)):
             self._id_of[plain[token_id]] = token_id  # the last one to be written wins
         self._id_of.pop(b"", None)
+        # The model's own bytes come from bytes alone: their text, "<0x41>", is text.
+        parsed["added_tokens"] = [
+            token for token in parsed["added_tokens"] if token["id"] not in table.byte_fallback
+        ]
         # Roles are flags to the stripped copy too, so that their text matches nothing.
         for token in parsed["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.special_ids
         self._plain_text = PlainText(parsed, plain, self._id_of)
-        self._prompt_text = PromptText(files)
+        self._prompt_text = PromptText(files, self.special_ids)
 
     # id -> bytes
 
@@ -133,6 +138,14 @@ class Vocabulary:
         """Whether render_chat can work at all."""
         return self.files.has_chat_template
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """(role, content) turns by the model's own template; InvalidField if it can't."""
-        return self._prompt_text.render(messages)
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        clock: FrozenClock | None = None,
+        trusted: bool = False,
+    ) -> list[int]:
+        """(role, content) turns by the model's own template; InvalidField if it can't.
+
+        clock: what the template reads; None is now. trusted: messages may hold special tokens.
+        """
+        return self._prompt_text.render(messages, clock, trusted)

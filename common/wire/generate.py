@@ -31,5 +31,10 @@ def microseconds(seconds: float) -> int:
     return min(max(0, round(seconds * 1e6)), _MOST)
 
 
-def deltas_response(deltas: Iterable[drafter_pb2.TokenDelta]) -> drafter_pb2.GenerateResponse:
-    return drafter_pb2.GenerateResponse(deltas=drafter_pb2.TokenDeltas(deltas=deltas))
+def deltas_response(
+    deltas: Iterable[drafter_pb2.TokenDelta], chat_time_us: int | None = None
+) -> drafter_pb2.GenerateResponse:
+    """chat_time_us: for the first deltas of a chat whose template read the clock."""
+    return drafter_pb2.GenerateResponse(
+        deltas=drafter_pb2.TokenDeltas(deltas=deltas), chat_time_us=chat_time_us
+    )

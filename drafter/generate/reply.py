@@ -39,8 +39,12 @@ class Reply:
         session: SpeculativeSession,
         stops: Sequence[bytes],
         resumed: Sequence[int] = (),
+        chat_time_us: int | None = None,
     ) -> None:
-        """resumed: output that the client has; it may be all of it."""
+        """resumed: output that the client has; it may be all of it.
+
+        chat_time_us: what the client needs to resume, beside that output.
+        """
         self._target = target
         self._session = session
         self._text = StreamingText()
@@ -48,6 +52,7 @@ class Reply:
         self._reason: FinishReason | None = None
         self._output_tokens = 0
         self._any_text = False
+        self._chat_time_us = chat_time_us  # until it is sent
         self._known = len(resumed)  # how many tokens the client has already
         self._last_origin: pb.TokenOrigin = pb.TOKEN_ORIGIN_VERIFIER  # of the newest token sent
         for token_id in resumed:
@@ -86,6 +91,12 @@ class Reply:
         self._session.statistics.end_round()
         return deltas
 
+    def response(self, deltas: Sequence[pb.TokenDelta]) -> pb.GenerateResponse:
+        """The next message with deltas."""
+        response = deltas_response(deltas, self._chat_time_us)
+        self._chat_time_us = None
+        return response
+
     def last(self, deltas: list[pb.TokenDelta]) -> Iterator[pb.GenerateResponse]:
         """The last messages: `deltas` with what was kept back, and the summary."""
         released, rest = self._filter.flush()
@@ -96,7 +107,7 @@ class Reply:
             origin = deltas[-1].origin if deltas else self._last_origin
             deltas.append(pb.TokenDelta(text=left_over, origin=origin))
         if deltas:
-            yield deltas_response(deltas)
+            yield self.response(deltas)
         yield pb.GenerateResponse(summary=self._summary())
 
     def _summary(self) -> pb.Summary:

@@ -7,6 +7,7 @@ is refused is refused here, before anything is reserved, with the field, its val
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from common.pb import drafter_pb2 as pb
 from common.sampling.acceptance_rule import AcceptanceRule, check_rule, default_rule
 from common.sampling.parameters import SamplingParams
 from common.types import BridgeMode, ModelInfo, OpenSession
+from common.vocabulary.chat_template import MAX_TIME_US, FrozenClock, Turn
 from common.wire.checks import check_features, check_ids, check_stop_count
 from common.wire.enums import BRIDGES, RULES
 from common.wire.sampling import sampling_from_pb
@@ -40,6 +42,7 @@ class ParsedRequest:
     mode: BridgeMode
     stops: tuple[bytes, ...]  # stop strings
     resumed: tuple[int, ...] = ()  # output that the client has already; the end of spec.prompt
+    chat_time_us: int | None = None  # what a chat template took for now, if it read the clock
 
 
 def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig) -> ParsedRequest:
@@ -58,7 +61,8 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
     sampling = sampling_from_pb(request.sampling)
     sampling.check_ids(info.vocab_size)
     rule = _rule(RULES.from_pb(request.acceptance_rule), sampling, pair, mode)
-    prompt, own_prompt = _prompt(request, pair, config, drafted=steps > 0)
+    clock = _clock(request.chat)
+    prompt, own_prompt = _prompt(request, pair, config, clock, drafted=steps > 0)
     if len(prompt) >= info.max_context_length:
         raise PromptTooLong(len(prompt), info.max_context_length - 1)
     resumed = _resumed(request, len(prompt), info)
@@ -79,7 +83,8 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
         for context in {id(each): each for each in contexts.values()}.values():
             context.extend(resumed)
             context.ids()  # translated now: this is no event loop
-    return ParsedRequest(spec, contexts, steps, mode, stops, resumed)
+    chat_time_us = clock.time_us if clock.read else None
+    return ParsedRequest(spec, contexts, steps, mode, stops, resumed, chat_time_us)
 
 
 def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple[int, ...]:
@@ -137,8 +142,21 @@ def _without_q(pair: Pair, mode: BridgeMode) -> str | None:
     return None
 
 
+def _clock(chat: pb.Chat) -> FrozenClock:
+    """One time for both models' templates; a stream that is resumed has that of its first part."""
+    if not chat.HasField("time_us"):
+        return FrozenClock(time.time_ns() // 1000)
+    if chat.time_us > MAX_TIME_US:
+        raise InvalidField("chat.time_us", chat.time_us, f"at most {MAX_TIME_US}")
+    return FrozenClock(chat.time_us)
+
+
 def _prompt(
-    request: pb.GenerateRequest, pair: Pair, config: DrafterConfig, drafted: bool
+    request: pb.GenerateRequest,
+    pair: Pair,
+    config: DrafterConfig,
+    clock: FrozenClock,
+    drafted: bool,
 ) -> tuple[list[int], list[int] | None]:
     """Target ids, and the draft model's own rendering of a conversation, if it reads that."""
     target = pair.bridge.target
@@ -152,8 +170,8 @@ def _prompt(
         if not request.chat.messages:
             raise InvalidField("chat.messages", "empty", "at least one message")
         messages = [(message.role, message.content) for message in request.chat.messages]
-        own = _own(messages, pair.bridge, config) if drafted else None
-        return target.render_chat(messages), own
+        own = _own(messages, pair.bridge, config, clock) if drafted else None
+        return target.render_chat(messages, clock, config.markup_in_messages), own
     else:
         raise MissingMessage("the request holds none of prompt, chat, prompt_token_ids")
     if not ids:
@@ -162,13 +180,13 @@ def _prompt(
 
 
 def _own(
-    messages: Sequence[tuple[str, str]], bridge: Bridge, config: DrafterConfig
+    messages: Sequence[Turn], bridge: Bridge, config: DrafterConfig, clock: FrozenClock
 ) -> list[int] | None:
     """A conversation by the draft model's own template; None: it reads the target's."""
     if config.chat_template != "own" or bridge.identity or not bridge.draft.has_chat_template:
         return None
     try:
-        return bridge.draft.render_chat(messages)
+        return bridge.draft.render_chat(messages, clock, config.markup_in_messages)
     except InvalidField as cause:  # what the draft model can't read is no reason to refuse
         log.info("the draft model reads the target's rendering: %s", cause)
         return None
