@@ -16,6 +16,7 @@ import grpc
 
 from cli.options.connection import Connection, connection_options
 from cli.options.sampling import sampling_of, sampling_options
+from cli.options.text import Text, holds_everything, standard_input
 from client.client import Request
 from client.resuming import generate_resuming
 from client.streaming import DeltaWriter, one_line, rpc_line
@@ -24,9 +25,11 @@ from common.types import BridgeMode
 
 
 @click.command("generate")
-@click.argument("prompt")
+@click.argument("prompt", type=Text())
 @click.option("--chat", is_flag=True, help="PROMPT is a user's message, not text to continue.")
-@click.option("--system", metavar="TEXT", help="A system message before it; implies --chat.")
+@click.option(
+    "--system", type=Text(), metavar="TEXT", help="A system message before it; implies --chat."
+)
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
@@ -36,6 +39,7 @@ from common.types import BridgeMode
 )
 @click.option(
     "--stop",
+    type=Text(),
     multiple=True,
     metavar="TEXT",
     help="End the output before this text. May be given many times; the first to come ends it.",
@@ -100,7 +104,7 @@ def generate(
     to standard error.
     """
     if prompt == "-":
-        prompt = click.open_file("-", encoding="utf-8").read()
+        prompt = standard_input()
     messages = (("system", system),) if system is not None else ()
     request = Request(
         max_new_tokens=max_new_tokens,
@@ -142,6 +146,7 @@ async def _generate(
         finally:
             writer.end()
     if as_json:
-        click.echo(json.dumps(output.as_json(), ensure_ascii=False))
+        ascii_alone = not holds_everything(sys.stdout.encoding)
+        click.echo(json.dumps(output.as_json(), ensure_ascii=ascii_alone))
     else:
         click.echo(one_line(output.statistics), err=True)

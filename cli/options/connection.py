@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from cli.options.text import Text
 from client.client import Client
 from common.errors import ConfigError
 from common.rpc.channel import ClientTls
@@ -21,6 +22,7 @@ ADDRESS = "127.0.0.1:50052"
 _OPTIONS = (
     click.option(
         "--address",
+        type=Text(),
         default=ADDRESS,
         envvar="CROSSDRAFT_ADDRESS",
         show_default=True,

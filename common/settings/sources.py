@@ -86,6 +86,8 @@ class _Setting:
         accepted: tuple[type, ...] = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
             raise ConfigError(f"{where} is {value!r}; it must be of type {self.kind.__name__}")
+        if isinstance(value, str):
+            _check_text(where, value)
 
 
 def check(config: Any) -> None:
@@ -154,8 +156,8 @@ def env_name(section: str, name: str) -> str:
 def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
     """The tables of a TOML file, every key known and every value of its setting's type."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as cause:  # ValueError: also an endless number
         raise ConfigError(f"can't read {path}: {cause}") from cause
     for table, values in tables.items():
         if table not in sections or not isinstance(values, dict):
@@ -205,6 +207,14 @@ def _settings(config: type) -> list[_Setting]:
         kind = str if choices else hint
         found.append(_Setting(field.name, field.default, kind, optional, choices, **field.metadata))
     return found
+
+
+def _check_text(where: str, value: str) -> None:
+    """Bytes of a flag or a variable that are no text come as lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as cause:
+        raise ConfigError(f"{where} is {value!r}; it must be UTF-8") from cause
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

@@ -98,6 +98,17 @@ def test_a_file_is_refused_with_the_closest_known_name(
         read_file(Path(toml(tmp_path, text)), SECTIONS)
 
 
+def test_a_byte_order_mark_before_a_file_is_skipped(tmp_path: Path) -> None:
+    file = toml(tmp_path, "\ufeff[verifier]\nmax_sessions = 2\n")
+    assert read("verifier", ["--config", file]) == VerifierConfig(max_sessions=2)
+
+
+@pytest.mark.parametrize("text", [f"[verifier]\ngrace_s = {'9' * 5000}", "a = " + "[" * 100_000])
+def test_a_file_that_no_parser_can_hold_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="can't read"):
+        read_file(Path(toml(tmp_path, text)), SECTIONS)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't read"):
         read("verifier", ["--config", str(tmp_path / "none.toml")])
