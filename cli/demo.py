@@ -28,6 +28,7 @@ from cli.screenshot import save
 from client.client import Client, Output, Request
 from client.results import TokenDelta
 from client.streaming import LEGEND, DeltaWriter, rpc_line
+from common.settings.numbers import MAX_COUNT, Number
 from common.types import BridgeMode
 from common.weights.resolve import cache_folder
 
@@ -50,11 +51,15 @@ SAME = "Both outputs are the same, token by token."
     "--draft", type=Text(), default="smollm2-135m", show_default=True, help="The small model."
 )
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), default=96, show_default=True, help="Length."
+    "--max-new-tokens",
+    type=Number(int, 1, MAX_COUNT),
+    default=96,
+    show_default=True,
+    help="Length.",
 )
 @click.option(
     "--draft-steps",
-    type=click.IntRange(1, MAX_STEPS),
+    type=Number(int, 1, MAX_STEPS),
     default=3,
     show_default=True,
     help="Draft steps per round.",

@@ -21,6 +21,7 @@ from client.client import Request
 from client.resuming import generate_resuming
 from client.streaming import DeltaWriter, one_line, rpc_line
 from common.sampling.acceptance_rule import AcceptanceRule
+from common.settings.numbers import MAX_COUNT, MAX_S, MIN_S, Number
 from common.types import BridgeMode
 
 
@@ -32,7 +33,7 @@ from common.types import BridgeMode
 )
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(min=1),
+    type=Number(int, 1, MAX_COUNT),
     default=128,
     show_default=True,
     help="Where to stop at the latest.",
@@ -47,7 +48,7 @@ from common.types import BridgeMode
 @click.option(
     "--stop-token-id",
     "stop_ids",
-    type=click.IntRange(min=0),
+    type=Number(int, 0, MAX_COUNT),
     multiple=True,
     help="End the output with this token of the target. May be given many times.",
 )
@@ -60,7 +61,7 @@ from common.types import BridgeMode
 )
 @click.option(
     "--draft-steps",
-    type=click.IntRange(min=0),
+    type=Number(int, 0, MAX_COUNT),
     help="Draft steps per round; 0: the target alone. Left out: the drafter's setting.",
 )
 @click.option(
@@ -69,15 +70,17 @@ from common.types import BridgeMode
     help="How drafts cross between the vocabularies. Left out: the drafter's setting.",
 )
 @connection_options
-@click.option("--timeout-s", type=float, help="Give up after so many seconds.")
+@click.option(
+    "--timeout-s", type=Number(float, MIN_S, MAX_S), help="Give up after so many seconds."
+)
 @click.option(
     "--retry",
     "retry_s",
-    type=click.FloatRange(min=0),
+    type=Number(float, 0, MAX_S),
     default=0.0,
     metavar="SECONDS",
-    help="When the drafter is lost or full, ask again for so long from then on; the text goes on "
-    "where it stopped.",
+    help="When the drafter is lost or full, ask again for so long from then on, within "
+    "--timeout-s; the text goes on where it stopped.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end, and nothing else."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -32,11 +33,11 @@ async def generate_resuming(
 ) -> Output:
     """As Client.generate; what breaks off is taken up again, for `retry_s` after each loss.
 
-    timeout_s is for all attempts together.
+    timeout_s is for all attempts together, and the pauses between them.
     Greedily or with a seed, the output is that of one undisturbed stream.
     """
     so_far: list[TokenDelta] = []
-    began = time.monotonic()
+    ends = math.inf if timeout_s is None else time.monotonic() + timeout_s
     lost_at: float | None = None  # when it broke off, until something comes again
 
     def receive(delta: TokenDelta) -> None:
@@ -51,13 +52,13 @@ async def generate_resuming(
         tokens = [delta.token_id for delta in so_far if delta.token_id is not None]
         known = (*request.resumed_ids, *tokens)
         resumed = dataclasses.replace(request, resumed_ids=known)
-        left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+        left_s = None if timeout_s is None else max(0.0, ends - time.monotonic())
         try:
             output = await client.generate(resumed, receive, left_s)
         except (grpc.aio.AioRpcError, IncompleteStream) as error:
             now, pause_s = time.monotonic(), pause(error)
             lost_at = now if lost_at is None else lost_at
-            if pause_s is None or now - lost_at + pause_s > retry_s:
+            if pause_s is None or not now + pause_s <= min(lost_at + retry_s, ends):  # NaN: neither
                 raise
             on_pause(error)
             await asyncio.sleep(pause_s)
