@@ -111,7 +111,8 @@ def _rule(
     if requested is None:
         rule = default_rule(sampling)
         unbound = rule is AcceptanceRule.TARGET_ONLY and without_q is None
-        return AcceptanceRule.REJECTION if unbound else rule
+        # Of one token q says nothing: rejection is target-only then.
+        return AcceptanceRule.REJECTION if unbound and not sampling.one_token else rule
     check_rule("acceptance_rule", requested, sampling)
     if requested is AcceptanceRule.REJECTION and without_q is not None:
         raise UnfitRule("acceptance_rule", requested.label, f"target_only or coupled: {without_q}")
