@@ -25,6 +25,7 @@ BETWEEN = {
 # What each part of common may import of the others. A part is a package, or a module beside them.
 INSIDE_COMMON = {
     "errors": set[str](),
+    "addresses": {"errors"},
     "version": set[str](),
     "sampling": {"errors"},
     "types": {"sampling"},
@@ -34,8 +35,8 @@ INSIDE_COMMON = {
     "kernels": set[str](),
     "device": {"errors"},
     "kv": {"errors"},
-    "telemetry": {"errors", "sampling", "types", "version"},
-    "rpc": {"errors", "telemetry"},
+    "telemetry": {"addresses", "errors", "sampling", "types", "version"},
+    "rpc": {"addresses", "errors", "telemetry"},
     "pb": set[str](),
     "wire": {"errors", "sampling", "types", "pb"},
     "model": {"errors", "device", "kernels", "kv", "weights"},
