@@ -23,10 +23,12 @@ from rich.status import Status
 from cli.children import Child, free_addresses
 from cli.comparison import comparison
 from cli.fetching import fetch
+from cli.options.text import Text
 from cli.screenshot import save
 from client.client import Client, Output, Request
 from client.results import TokenDelta
 from client.streaming import LEGEND, DeltaWriter, rpc_line
+from common.settings.numbers import MAX_COUNT, Number
 from common.types import BridgeMode
 from common.weights.resolve import cache_folder
 
@@ -37,15 +39,27 @@ SAME = "Both outputs are the same, token by token."
 
 
 @click.command("demo")
-@click.argument("prompt", default=PROMPT)
-@click.option("--target", default="qwen2.5-coder-1.5b", show_default=True, help="The large model.")
-@click.option("--draft", default="smollm2-135m", show_default=True, help="The small model.")
+@click.argument("prompt", type=Text(), default=PROMPT)
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), default=96, show_default=True, help="Length."
+    "--target",
+    type=Text(),
+    default="qwen2.5-coder-1.5b",
+    show_default=True,
+    help="The large model.",
+)
+@click.option(
+    "--draft", type=Text(), default="smollm2-135m", show_default=True, help="The small model."
+)
+@click.option(
+    "--max-new-tokens",
+    type=Number(int, 1, MAX_COUNT),
+    default=96,
+    show_default=True,
+    help="Length.",
 )
 @click.option(
     "--draft-steps",
-    type=click.IntRange(1, MAX_STEPS),
+    type=Number(int, 1, MAX_STEPS),
     default=3,
     show_default=True,
     help="Draft steps per round.",

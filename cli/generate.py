@@ -16,26 +16,31 @@ import grpc
 
 from cli.options.connection import Connection, connection_options
 from cli.options.sampling import sampling_of, sampling_options
+from cli.options.text import Text, holds_everything, standard_input
 from client.client import Request
 from client.resuming import generate_resuming
 from client.streaming import DeltaWriter, one_line, rpc_line
 from common.sampling.acceptance_rule import AcceptanceRule
+from common.settings.numbers import MAX_COUNT, MAX_S, MIN_S, Number
 from common.types import BridgeMode
 
 
 @click.command("generate")
-@click.argument("prompt")
+@click.argument("prompt", type=Text())
 @click.option("--chat", is_flag=True, help="PROMPT is a user's message, not text to continue.")
-@click.option("--system", metavar="TEXT", help="A system message before it; implies --chat.")
+@click.option(
+    "--system", type=Text(), metavar="TEXT", help="A system message before it; implies --chat."
+)
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(min=1),
+    type=Number(int, 1, MAX_COUNT),
     default=128,
     show_default=True,
     help="Where to stop at the latest.",
 )
 @click.option(
     "--stop",
+    type=Text(),
     multiple=True,
     metavar="TEXT",
     help="End the output before this text. May be given many times; the first to come ends it.",
@@ -43,7 +48,7 @@ from common.types import BridgeMode
 @click.option(
     "--stop-token-id",
     "stop_ids",
-    type=click.IntRange(min=0),
+    type=Number(int, 0, MAX_COUNT),
     multiple=True,
     help="End the output with this token of the target. May be given many times.",
 )
@@ -56,7 +61,7 @@ from common.types import BridgeMode
 )
 @click.option(
     "--draft-steps",
-    type=click.IntRange(min=0),
+    type=Number(int, 0, MAX_COUNT),
     help="Draft steps per round; 0: the target alone. Left out: the drafter's setting.",
 )
 @click.option(
@@ -65,15 +70,17 @@ from common.types import BridgeMode
     help="How drafts cross between the vocabularies. Left out: the drafter's setting.",
 )
 @connection_options
-@click.option("--timeout-s", type=float, help="Give up after so many seconds.")
+@click.option(
+    "--timeout-s", type=Number(float, MIN_S, MAX_S), help="Give up after so many seconds."
+)
 @click.option(
     "--retry",
     "retry_s",
-    type=click.FloatRange(min=0),
+    type=Number(float, 0, MAX_S),
     default=0.0,
     metavar="SECONDS",
-    help="When the drafter is lost or full, ask again for so long from then on; the text goes on "
-    "where it stopped.",
+    help="When the drafter is lost or full, ask again for so long from then on, within "
+    "--timeout-s; the text goes on where it stopped.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end, and nothing else."
@@ -100,7 +107,7 @@ def generate(
     to standard error.
     """
     if prompt == "-":
-        prompt = click.open_file("-", encoding="utf-8").read()
+        prompt = standard_input()
     messages = (("system", system),) if system is not None else ()
     request = Request(
         max_new_tokens=max_new_tokens,
@@ -142,6 +149,7 @@ async def _generate(
         finally:
             writer.end()
     if as_json:
-        click.echo(json.dumps(output.as_json(), ensure_ascii=False))
+        ascii_alone = not holds_everything(sys.stdout.encoding)
+        click.echo(json.dumps(output.as_json(), ensure_ascii=ascii_alone))
     else:
         click.echo(one_line(output.statistics), err=True)

@@ -10,14 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.fetching import fetch
+from cli.options.text import Text
 
 if TYPE_CHECKING:  # it imports torch, which --help can do without
     from cli.inspection.report import PairReport, SideReport
 
 
 @click.command("inspect-pair")
-@click.argument("target")
-@click.argument("draft")
+@click.argument("target", type=Text())
+@click.argument("draft", type=Text())
 def inspect_pair(target: str, draft: str) -> None:
     """Show how well DRAFT's vocabulary fits TARGET's, without loading weights.
 

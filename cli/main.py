@@ -16,6 +16,7 @@ from cli.drafter import drafter
 from cli.generate import generate
 from cli.inspect_pair import inspect_pair
 from cli.models import models
+from cli.options.text import refuse_unwritable
 from cli.verifier import verifier
 from common.device import native
 from common.errors import ConfigError, CrossdraftError
@@ -67,6 +68,7 @@ def main() -> None:
     crossdraft drafter                   serve the small one, and
     crossdraft generate --chat "Hello"   ask it
     """
+    refuse_unwritable()
     native.settle()  # torch is loaded later, by the commands that need it
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.fetching import fetch
+from cli.options.text import Text
 from common.weights.presets import PRESETS
 from common.weights.resolve import cached
 
@@ -15,6 +16,7 @@ from common.weights.resolve import cached
 @click.option(
     "--fetch",
     "name",
+    type=Text(),
     metavar="NAME",
     help="Download and convert a preset (or a Hub id) and print where it lies.",
 )

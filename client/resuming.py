@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -33,11 +34,11 @@ async def generate_resuming(
 ) -> Output:
     """As Client.generate; what breaks off is taken up again, for `retry_s` after each loss.
 
-    timeout_s is for all attempts together.
+    timeout_s is for all attempts together, and the pauses between them.
     Greedily or with a seed, the output is that of one undisturbed stream.
     """
     so_far: list[TokenDelta] = []
-    began = time.monotonic()
+    ends = math.inf if timeout_s is None else time.monotonic() + timeout_s
     lost_at: float | None = None  # when it broke off, until something comes again
 
     def receive(delta: TokenDelta) -> None:
@@ -54,13 +55,13 @@ async def generate_resuming(
         times = [delta.chat_time_us for delta in so_far if delta.chat_time_us is not None]
         time_us = times[0] if times else request.chat_time_us
         resumed = dataclasses.replace(request, resumed_ids=known, chat_time_us=time_us)
-        left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+        left_s = None if timeout_s is None else max(0.0, ends - time.monotonic())
         try:
             output = await client.generate(resumed, receive, left_s)
         except (grpc.aio.AioRpcError, IncompleteStream) as error:
             now, pause_s = time.monotonic(), pause(error)
             lost_at = now if lost_at is None else lost_at
-            if pause_s is None or now - lost_at + pause_s > retry_s:
+            if pause_s is None or not now + pause_s <= min(lost_at + retry_s, ends):  # NaN: neither
                 raise
             on_pause(error)
             await asyncio.sleep(pause_s)

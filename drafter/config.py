@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import ConfigError
+from common.settings.numbers import (
+    MAX_COUNT,
+    MAX_MIB,
+    MAX_PAGE_SIZE,
+    MAX_ROWS,
+    MAX_S,
+    MAX_SESSIONS,
+    MAX_THREADS,
+)
 from common.settings.service import ServiceConfig
 from common.settings.sources import setting
 
@@ -28,7 +37,10 @@ class DrafterConfig(ServiceConfig):
         "of both, learned over all sessions. Equal tokenizers need no bridge.",
     )
     draft_steps: int = setting(
-        3, "Draft steps per round where a request doesn't say; 0: the target alone.", minimum=0
+        3,
+        "Draft steps per round where a request doesn't say; 0: the target alone.",
+        minimum=0,
+        maximum=1024,
     )
     max_draft_steps: int = setting(
         16, "The most draft steps that a request may have.", minimum=0, maximum=1024
@@ -63,13 +75,18 @@ class DrafterConfig(ServiceConfig):
         "Whether special tokens' strings in a conversation's messages are these tokens, so that "
         "a message may hold turns; otherwise they are text. For clients that are trusted.",
     )
-    max_sessions: int = setting(64, "Streams at once.", minimum=1)
+    max_sessions: int = setting(64, "Streams at once.", minimum=1, maximum=MAX_SESSIONS)
     # Token healing needs two rows of one session.
-    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=2)
+    max_batch_tokens: int = setting(128, "Rows in one forward pass.", minimum=2, maximum=MAX_ROWS)
     kv_memory_mib: int | None = setting(
-        None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
+        None,
+        "Memory for keys and values, in MiB; left out: from the free memory.",
+        minimum=1,
+        maximum=MAX_MIB,
     )
-    page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
+    page_size: int = setting(
+        16, "Tokens in one page of keys and values.", minimum=1, maximum=MAX_PAGE_SIZE
+    )
     device: str = setting(
         "auto", "Where the model runs: cpu, cuda, cuda:N, or auto, a GPU if torch can use one."
     )
@@ -90,38 +107,47 @@ class DrafterConfig(ServiceConfig):
         "How weights multiply: exact, fp16 (faster) or plain (torch's own); drafts change speed "
         "and never output. On a GPU the last two are one.",
     )
-    threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    threads: int = setting(
+        0, "Threads of the model; 0: one for each core.", minimum=0, maximum=MAX_THREADS
+    )
     draft_timeout_s: float = setting(
         30.0,
         "Seconds that a session waits for its draft; it goes on without the draft model then.",
         minimum=0.01,
+        maximum=MAX_S,
     )
     verifier_timeout_s: float = setting(
         60.0,
         "Seconds to look for a verifier, at start and when it is lost in mid-stream or over its "
         "prompt; a new request that finds none at all is refused after 5 s.",
         minimum=0,
+        maximum=MAX_S,
     )
     round_timeout_s: float = setting(
         120.0,
         "Seconds that a verifier may take over one round; it counts as lost then, and the session "
         "goes on at another.",
         minimum=0.1,
+        maximum=MAX_S,
     )
     open_timeout_s: float = setting(
         600.0,
         "The same for the first round at a verifier, which reads the prompt, from when it has "
         "answered that it is there.",
         minimum=0.1,
+        maximum=MAX_S,
     )
     max_prompt_bytes: int = setting(
-        2**20, "Size of a prompt's or a conversation's text, in UTF-8.", minimum=1
+        2**20,
+        "Size of a prompt's or a conversation's text, in UTF-8.",
+        minimum=1,
+        maximum=MAX_COUNT,
     )
     idle_timeout_s: float = setting(
-        1800.0, "Seconds that a client may take to read one message.", minimum=0.1
+        1800.0, "Seconds that a client may take to read one message.", minimum=0.1, maximum=MAX_S
     )
     grace_s: float = setting(
-        20.0, "Seconds that running streams have to finish after SIGTERM.", minimum=0
+        20.0, "Seconds that running streams have to finish after SIGTERM.", minimum=0, maximum=MAX_S
     )
     verifier_tls_ca: str | None = setting(
         None,

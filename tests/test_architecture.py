@@ -25,20 +25,22 @@ BETWEEN = {
 # What each part of common may import of the others. A part is a package, or a module beside them.
 INSIDE_COMMON = {
     "errors": set[str](),
+    "addresses": {"errors"},
+    "causes": {"errors"},
     "version": set[str](),
     "sampling": {"errors"},
     "types": {"sampling"},
     "settings": {"errors"},
-    "vocabulary": {"errors"},
-    "weights": {"errors"},
+    "vocabulary": {"causes", "errors"},
+    "weights": {"causes", "errors"},
     "kernels": set[str](),
     "device": {"errors"},
     "kv": {"errors"},
-    "telemetry": {"errors", "sampling", "types", "version"},
-    "rpc": {"errors", "telemetry"},
+    "telemetry": {"addresses", "errors", "sampling", "types", "version"},
+    "rpc": {"addresses", "errors", "telemetry"},
     "pb": set[str](),
     "wire": {"errors", "sampling", "types", "pb"},
-    "model": {"errors", "device", "kernels", "kv", "weights"},
+    "model": {"causes", "errors", "device", "kernels", "kv", "weights"},
     "engine": {"errors", "device", "kv", "model", "rpc", "telemetry"},
 }
 # `python -m verifier` is the command's own subcommand.

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import ConfigError
+from common.settings.numbers import (
+    MAX_COUNT,
+    MAX_MIB,
+    MAX_PAGE_SIZE,
+    MAX_ROWS,
+    MAX_S,
+    MAX_SESSIONS,
+    MAX_THREADS,
+)
 from common.settings.service import ServiceConfig
 from common.settings.sources import setting
 
@@ -22,24 +31,33 @@ class VerifierConfig(ServiceConfig):
         "Target model: a preset, a directory, a .gguf file or a Hub id.",
     )
     listen: str = setting("127.0.0.1:50051", "Address to listen on; port 0 takes any free one.")
-    max_sessions: int = setting(64, "Sessions at once.", minimum=1)
+    max_sessions: int = setting(64, "Sessions at once.", minimum=1, maximum=MAX_SESSIONS)
     max_draft_tokens: int = setting(16, "Draft tokens in one proposal.", minimum=0, maximum=1024)
     max_q_entries: int = setting(
         256, "(id, probability) pairs in one row of q.", minimum=1, maximum=65536
     )
     max_context_length: int = setting(
-        8192, "Prompt plus output, in tokens; cut to what the model has.", minimum=2
+        8192,
+        "Prompt plus output, in tokens; cut to what the model has.",
+        minimum=2,
+        maximum=MAX_COUNT,
     )
     max_batch_tokens: int | None = setting(
         None,
         "Rows in one forward pass; left out: 128 on the CPU and 512 on a GPU, or as many as a "
         "proposal may have.",
         minimum=1,
+        maximum=MAX_ROWS,
     )
     kv_memory_mib: int | None = setting(
-        None, "Memory for keys and values, in MiB; left out: from the free memory.", minimum=1
+        None,
+        "Memory for keys and values, in MiB; left out: from the free memory.",
+        minimum=1,
+        maximum=MAX_MIB,
     )
-    page_size: int = setting(16, "Tokens in one page of keys and values.", minimum=1)
+    page_size: int = setting(
+        16, "Tokens in one page of keys and values.", minimum=1, maximum=MAX_PAGE_SIZE
+    )
     device: str = setting(
         "auto", "Where the model runs: cpu, cuda, cuda:N, or auto, a GPU if torch can use one."
     )
@@ -60,12 +78,20 @@ class VerifierConfig(ServiceConfig):
         "How weights multiply: exact keeps the promise of equal output; fp16 (faster) and plain "
         "(torch's own) don't. On a GPU these two are one, and leave long prefills to torch.",
     )
-    threads: int = setting(0, "Threads of the model; 0: one for each core.", minimum=0)
+    threads: int = setting(
+        0, "Threads of the model; 0: one for each core.", minimum=0, maximum=MAX_THREADS
+    )
     idle_timeout_s: float = setting(
-        1800.0, "Seconds that a session may go without its next proposal.", minimum=0.1
+        1800.0,
+        "Seconds that a session may go without its next proposal.",
+        minimum=0.1,
+        maximum=MAX_S,
     )
     grace_s: float = setting(
-        20.0, "Seconds that running sessions have to finish after SIGTERM.", minimum=0
+        20.0,
+        "Seconds that running sessions have to finish after SIGTERM.",
+        minimum=0,
+        maximum=MAX_S,
     )
 
     def __post_init__(self) -> None:

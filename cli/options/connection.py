@@ -12,15 +12,17 @@ from typing import Any
 
 import click
 
+from cli.options.text import Text
 from client.client import Client
-from common.errors import ConfigError
 from common.rpc.channel import ClientTls
+from common.rpc.security.bearer_tokens import one_token
 
 ADDRESS = "127.0.0.1:50052"
 
 _OPTIONS = (
     click.option(
         "--address",
+        type=Text(),
         default=ADDRESS,
         envvar="CROSSDRAFT_ADDRESS",
         show_default=True,
@@ -35,7 +37,7 @@ _OPTIONS = (
     click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File that holds the token for a drafter that asks for one.",
+        help="File that holds the token for a drafter that asks for one; comments begin with #.",
     ),
 )
 
@@ -50,12 +52,7 @@ class Connection:
 
     def client(self) -> Client:
         """Raises ConfigError on files that won't do."""
-        token = None
-        if self.token_file is not None:
-            try:
-                token = self.token_file.read_text(encoding="ascii").strip()
-            except (OSError, UnicodeDecodeError) as cause:
-                raise ConfigError(f"can't read {self.token_file}: {type(cause).__name__}") from None
+        token = one_token(self.token_file) if self.token_file is not None else None
         return Client(self.address, self.tls, token=token)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from common.addresses import check_target, is_loopback
 from common.rpc.security.renewing_channel import RenewingChannel
 from common.rpc.security.tls import Pems, TlsFiles, WatchedTls, channel_credentials
 
@@ -96,15 +97,18 @@ def open_channel(
     tls: ClientTls | None = None,
     service: str | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to "host:port", not connected yet. Raises ConfigError on files that won't do.
+    """A channel to "host:port", not connected yet.
+
+    Raises ConfigError on files and addresses that won't do.
 
     `address` may be any name that gRPC knows ("dns:///host:port", "ipv4:host:port,host:port"); of
     several servers behind it, calls go to each in turn. `service`: to those only whose health says
     that this one is served. Certificates are read again when their files change, for calls that
     begin from then on.
     """
+    check_target(address)
     options = channel_options(max_message_bytes, service)
-    if _is_loopback(address):
+    if is_loopback(address):  # whatever http_proxy says
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -115,8 +119,3 @@ def open_channel(
         return grpc.aio.secure_channel(address, channel_credentials(pems), options=options)
 
     return RenewingChannel(secure, WatchedTls(TlsFiles(tls.certificate, tls.key, tls.ca)))
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition("/")[2].rpartition(":")[0]
-    return host in ("localhost", "[::1]") or host.startswith("127.")

@@ -54,9 +54,23 @@ def shortened(text: str, limit: int) -> str:
     return data[: limit - len(_ELLIPSIS.encode())].decode(errors="ignore") + _ELLIPSIS
 
 
+def without_middle(text: str, limit: int) -> str:
+    """`text`, or as much of its beginning and its end as fits `limit` bytes with an ellipsis.
+
+    A message quotes a client's text in its middle: the field is before it, and the limit behind.
+    """
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return data.decode()
+    end = limit // 3
+    begin = limit - end - len(_ELLIPSIS.encode())
+    parts = (data[:begin].decode(errors="ignore"), data[-end:].decode(errors="ignore"))
+    return _ELLIPSIS.join(parts)
+
+
 def message_of(error: CrossdraftError) -> str:
     """The status message, within its size limit."""
-    return shortened(str(error), MESSAGE_BYTES)
+    return without_middle(str(error), MESSAGE_BYTES)
 
 
 def encoded(status: grpc.StatusCode, message: str, details: ErrorDetails) -> tuple[str, bytes]:
@@ -71,7 +85,8 @@ def encoded(status: grpc.StatusCode, message: str, details: ErrorDetails) -> tup
     rich.details.add().Pack(info)
     if details.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=shortened(details.field, VALUE_BYTES), description=shortened(message, VALUE_BYTES)
+            field=shortened(details.field, VALUE_BYTES),
+            description=without_middle(message, VALUE_BYTES),
         )
         rich.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
     if details.retry_ms is not None:

@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
+from common.addresses import listen_address
 from common.errors import ConfigError
 from common.rpc.channel import server_options
 from common.rpc.health_servicer import HealthServicer, Status
@@ -53,14 +54,15 @@ class Health:
 
         Raises ConfigError.
         """
+        listen_address("health_listen", listen)
         server = grpc.aio.server(interceptors=interceptors, options=server_options(MESSAGE_BYTES))
         self.add_to(server)
         try:
             port = server.add_insecure_port(listen)
         except RuntimeError as cause:
             raise ConfigError(
-                f"health_listen is {listen!r}; it must be host:port, an address of this machine "
-                "whose port is free"
+                f"health_listen is {listen!r}; it must be an address of this machine whose port is "
+                "free"
             ) from cause
         await server.start()
         self._own_server = server

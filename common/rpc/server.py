@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from common.addresses import listen_address
 from common.errors import ConfigError, EngineDied
 from common.rpc.channel import server_options
 from common.rpc.guards import guards
@@ -207,9 +208,7 @@ class GrpcServer:
 
 
 def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
-    host, colon, port = settings.listen.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        raise ConfigError(f"listen is {settings.listen!r}; it must be host:port")
+    listen_address("listen", settings.listen)
     try:
         if settings.tls_certificate and settings.tls_key:
             bound = server.add_secure_port(settings.listen, _credentials(settings))

@@ -61,8 +61,13 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the distribution is one token, the argmax."""
+        """Whether the rule is greedy: the argmax, and ties to the lowest id."""
         return self.temperature is None or self.temperature == 0
+
+    @property
+    def one_token(self) -> bool:
+        """Whether the distribution is one token, ties aside: greedy by rule, or by a filter."""
+        return self.greedy or self.top_k == 1 or self.top_p == 0 or self.min_p == 1
 
     @property
     def processes_logits(self) -> bool:

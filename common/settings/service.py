@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import ConfigError
+from common.settings.numbers import MAX_COUNT, MAX_S
 from common.settings.sources import check, setting
 
 
@@ -26,6 +27,7 @@ class ServiceConfig:
         None,
         "Calls that one address may have in progress; left out: four times max_sessions.",
         minimum=1,
+        maximum=MAX_COUNT,
     )
     health_listen: str | None = setting(
         None,
@@ -36,12 +38,14 @@ class ServiceConfig:
         60.0,
         "Seconds that one step of the model may take before health's `liveness` says no.",
         minimum=0.01,
+        maximum=MAX_S,
     )
     max_connection_age_s: float | None = setting(
         None,
         "Seconds after which clients are asked to connect again (and look up addresses anew); "
         "running streams stay. Left out: never.",
         minimum=0.1,
+        maximum=MAX_S,
     )
     reflection: bool = setting(
         False, "Serve gRPC reflection, which lists the methods for every caller."

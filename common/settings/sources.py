@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from common.errors import ConfigError
+from common.settings.numbers import Number, Range
 
 # What a TOML file may hold: table name -> the dataclass that the table fills.
 Sections = Mapping[str, type]
@@ -45,9 +46,11 @@ def setting(
 ) -> Any:
     """A dataclass field with what its flag, its help and its check need.
 
-    Annotate it with a Literal for one of a few words, with `| None` where None is a value.
+    Annotate it with a Literal for one of a few words, with `| None` where None is a value. A number
+    has both a minimum and a maximum.
     """
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum}
+    limits = None if minimum is None or maximum is None else Range(minimum, maximum)
+    metadata = {"help": help, "range": limits}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -61,31 +64,31 @@ class _Setting:
     optional: bool  # None is a value
     choices: tuple[str, ...]  # empty: any value
     help: str
-    minimum: float | None
-    maximum: float | None
+    range: Range | None  # of a number, always
 
     @property
-    def limit(self) -> str:
-        """ "at least 1", "from 1 to 16", "one of a, b" or nothing."""
+    def flag_type(self) -> Any:
+        """What click makes of its flag and its variable."""
         if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        if self.minimum is not None and self.maximum is not None:
-            return f"from {self.minimum} to {self.maximum}"
-        if self.minimum is not None:
-            return f"at least {self.minimum}"
-        return f"at most {self.maximum}" if self.maximum is not None else ""
+            return click.Choice(self.choices)
+        if self.range is None:
+            return self.kind
+        return Number(self.kind, self.range.minimum, self.range.maximum)
 
-    def allows(self, value: Any) -> bool:
-        return (
-            (self.minimum is None or value >= self.minimum)
-            and (self.maximum is None or value <= self.maximum)
-            and (not self.choices or value in self.choices)
-        )
-
-    def check_type(self, where: str, value: Any) -> None:
+    def check(self, where: str, value: Any) -> None:
+        """Refuse a value of the wrong type or outside the range, saying `where` it is."""
         accepted: tuple[type, ...] = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
             raise ConfigError(f"{where} is {value!r}; it must be of type {self.kind.__name__}")
+        if isinstance(value, str):
+            _check_text(where, value)
+        limit = f"one of {', '.join(self.choices)}" if self.choices else f"{self.range}"
+        if not self._allows(value):
+            raise ConfigError(f"{where} is {value!r}; it must be {limit}")
+
+    def _allows(self, value: Any) -> bool:
+        in_range = self.range is None or value in self.range
+        return in_range and (not self.choices or value in self.choices)
 
 
 def check(config: Any) -> None:
@@ -94,9 +97,7 @@ def check(config: Any) -> None:
         value = getattr(config, each.name)
         if value is None and each.optional:
             continue
-        each.check_type(each.name, value)
-        if not each.allows(value):
-            raise ConfigError(f"{each.name} is {value!r}; it must be {each.limit}")
+        each.check(each.name, value)
 
 
 def options(section: str, sections: Sections) -> Callable[[Any], Any]:
@@ -112,17 +113,15 @@ def options(section: str, sections: Sections) -> Callable[[Any], Any]:
 
 def _option(section: str, each: _Setting) -> Any:
     name = each.name.replace("_", "-")
-    # Ranges are checked by the dataclass: in one place for flags, environment and file.
-    limit = f" {each.limit.capitalize()}." if each.limit and not each.choices else ""
     return click.option(
         f"--{name}/--no-{name}" if each.kind is bool else f"--{name}",
         each.name,
-        type=click.Choice(each.choices) if each.choices else each.kind,
+        type=each.flag_type,
         default=each.default,
         envvar=env_name(section, each.name),
         show_envvar=True,
         show_default=each.default is not None,
-        help=each.help + limit,
+        help=each.help,
     )
 
 
@@ -152,10 +151,10 @@ def env_name(section: str, name: str) -> str:
 
 
 def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, every key known and every value of its setting's type."""
+    """The tables of a TOML file, every key known and every value one that its setting can have."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as cause:  # ValueError: also an endless number
         raise ConfigError(f"can't read {path}: {cause}") from cause
     for table, values in tables.items():
         if table not in sections or not isinstance(values, dict):
@@ -165,7 +164,7 @@ def read_file(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
         for key, value in values.items():
             if key not in known:
                 raise ConfigError(f"{path}: unknown key {table}.{key}{_closest(key, known)}")
-            known[key].check_type(f"{path}: {table}.{key}", value)
+            known[key].check(f"{path}: {table}.{key}", value)
     return tables
 
 
@@ -203,8 +202,17 @@ def _settings(config: type) -> list[_Setting]:
             (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
         choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
         kind = str if choices else hint
+        assert (kind in (int, float)) == (field.metadata["range"] is not None), field.name
         found.append(_Setting(field.name, field.default, kind, optional, choices, **field.metadata))
     return found
+
+
+def _check_text(where: str, value: str) -> None:
+    """Bytes of a flag or a variable that are no text come as lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as cause:
+        raise ConfigError(f"{where} is {value!r}; it must be UTF-8") from cause
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

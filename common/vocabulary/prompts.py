@@ -16,11 +16,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.errors import InvalidField
+from common.causes import refusing
+from common.errors import InvalidField, UnsupportedTokenizer
 from common.vocabulary.chat_template import ChatTemplate, FrozenClock, Turn
 from common.vocabulary.chats import Chats
 from common.vocabulary.files import TokenizerFiles
 from common.vocabulary.markup import Markup
+
+_PROBE = "Hello, world: 1"  # any text
+
+
+def _unencodable(what: str) -> InvalidField:
+    return InvalidField("prompt", what, "a text that the tokenizer can encode")
 
 
 class PromptText:
@@ -34,8 +41,8 @@ class PromptText:
         self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """The prompt's ids, with whatever the tokenizer adds (<bos>)."""
-        with self._lock:
+        """The prompt's ids, with whatever the tokenizer adds (<bos>). Raises InvalidField."""
+        with self._lock, refusing(_unencodable, "refused by the tokenizer"):
             return list(self._tokenizer(text)["input_ids"])
 
     def render(
@@ -58,6 +65,12 @@ class PromptText:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        with refusing(UnsupportedTokenizer, "transformers can't load the tokenizer"):
+            loaded = self._load()
+            loaded(_PROBE)  # a class may load what it can't use
+        return loaded
+
+    def _load(self) -> Any:
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         with tempfile.TemporaryDirectory(prefix="tokenizer-") as folder:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.causes import refusing
 from common.errors import WeightsError
 from common.weights.presets import PRESETS, Preset
 
@@ -160,7 +161,8 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
 
     stage = f"convert {target.name}"
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with _scratch("convert", target.name) as scratch, _quiet_transformers():
+    refused = refusing(WeightsError, f"{gguf} holds no model that transformers can convert")
+    with refused, _scratch("convert", target.name) as scratch, _quiet_transformers():
         progress(stage, 0, 4)
         source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
         tokenizer = AutoTokenizer.from_pretrained(**source)

@@ -1,6 +1,6 @@
 """How one session's draft tokens are sampled, by acceptance rule, and what is sent with them.
 
-    greedy       the likeliest token
+    greedy       the likeliest token, and so under every rule where filters leave one token
     coupled      what the seed samples at the token's own position: both sides sample alike
     rejection    a sample from a sparse distribution, which is sent with it; the likeliest token
                  where the draft crosses as text, which has no q
@@ -28,7 +28,7 @@ SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that no two rounds of a session have o
 
 
 class DraftSampling:
-    """One session's. Greedy sessions have logits processors at most."""
+    """One session's. Where one token alone can come, it has logits processors at most."""
 
     def __init__(
         self, bridge: Bridge, spec: OpenSession, eos_ids: frozenset[int], q_entries: int
@@ -53,15 +53,15 @@ class DraftSampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the target is greedy."""
-        return self._rule is AcceptanceRule.GREEDY
+        """Whether the target takes its likeliest token, by the rule or by a filter."""
+        return self._params.one_token
 
     @property
     def outcomes_are_its_own(self) -> bool:
         """Whether nothing of how its drafts fare is known to a session that comes after it.
 
         With an explicit seed and a rule that samples acceptance, another session may have the same
-        random numbers: what this one's outcomes teach would tell the other's. With Gumbel-max
+        random numbers: what this one's outcomes teach would give away the other's. With Gumbel-max
         coupling a draft changes nothing, and without a seed the numbers are nobody else's.
         """
         certain = AcceptanceRule.GREEDY, AcceptanceRule.COUPLED
@@ -86,6 +86,8 @@ class DraftSampling:
         What a draft goes on with ahead of its verdict has numbers of its own, too: by position.
         """
         bridge, noise = self._bridge, self._bridge.noise_ids
+        if self.greedy:
+            return None
         if self._rule is AcceptanceRule.COUPLED:
             first = bridge.noise_ids_after_space if after_space else noise
             seed, slots, purpose = self._seed, COUPLED_SLOTS, Purpose.COUPLED

@@ -100,8 +100,8 @@ def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple
         ends = frozenset(request.stop_token_ids)
     for index, token_id in enumerate(request.resumed_token_ids[:-1]):
         if token_id in ends:
-            last = f"the last of {field}, since the output ends there"
-            raise InvalidField(f"{field}[{index}]", token_id, last)
+            limit = "the last: the output ends there"
+            raise InvalidField(f"{field}[{index}]", token_id, limit)
     return tuple(request.resumed_token_ids)
 
 
@@ -124,7 +124,8 @@ def _rule(
     if requested is None:
         rule = default_rule(sampling)
         unbound = rule is AcceptanceRule.TARGET_ONLY and without_q is None
-        return AcceptanceRule.REJECTION if unbound else rule
+        # Of one token q says nothing: rejection is target-only then.
+        return AcceptanceRule.REJECTION if unbound and not sampling.one_token else rule
     check_rule("acceptance_rule", requested, sampling)
     if requested is AcceptanceRule.REJECTION and without_q is not None:
         raise UnfitRule("acceptance_rule", requested.label, f"target_only or coupled: {without_q}")

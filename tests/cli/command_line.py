@@ -54,6 +54,8 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):
             return
         if request.prompt == "full":
             raise OverCapacity("sessions", 4, 250)
+        if request.prompt == "full for long":
+            raise OverCapacity("sessions", 4, 60_000)
         text = request.prompt or " | ".join(f"{m.role}: {m.content}" for m in request.chat.messages)
         draft, verifier = drafter_pb2.TOKEN_ORIGIN_DRAFT, drafter_pb2.TOKEN_ORIGIN_VERIFIER
         yield deltas_response([drafter_pb2.TokenDelta(token_id=5, text=text, origin=verifier)])

@@ -140,6 +140,7 @@ def test_generate_refuses_0_tokens(address: str) -> None:
         (("--tls-certificate", "c.pem", "--tls-key", "k.pem"), "needs --tls-ca"),
         (("--tls-ca", "none.pem"), "can't read none.pem"),
         (("--token-file", "none"), "can't read none: FileNotFoundError"),
+        (("--token-file", "/dev/null"), "/dev/null holds no tokens; it must hold one"),
     ],
 )
 def test_files_that_will_not_do_are_named(flags: tuple[str, ...], words: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -12,6 +15,8 @@ from cli.serving import SECTIONS
 from common.settings.sources import env_name
 from tests.deploy.manifests import (
     K8S,
+    OVERLAYS,
+    ROOT,
     VERSIONS,
     Object,
     both,
@@ -38,6 +43,13 @@ def allowed(policy: Object, direction: str) -> set[tuple[str, Any]]:
     return found
 
 
+def uncomment(file: Path, first: str) -> None:
+    """Take the # from this line to the last."""
+    lines = file.read_text().splitlines()
+    at = lines.index(first)
+    file.write_text("\n".join([*lines[:at], *(line.removeprefix("# ") for line in lines[at:])]))
+
+
 @both
 def test_only_drafters_reach_verifiers_and_only_monitoring_reaches_metrics(name: str) -> None:
     objects = overlay(name)
@@ -58,15 +70,79 @@ def test_only_drafters_reach_verifiers_and_only_monitoring_reaches_metrics(name:
     assert allowed(fetch, "egress") == {("0.0.0.0/0", 443), *dns}
 
 
+@pytest.fixture(scope="module", params=OVERLAYS)
+def with_components(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Object], list[Object]]:
+    """An overlay, and the same with the last lines uncommented."""
+    folder = tmp_path_factory.mktemp("components") / "k8s"
+    shutil.copytree(K8S, folder)
+    uncomment(folder / "overlays" / request.param / "kustomization.yaml", "# components:")
+    return overlay(request.param), built(folder / "overlays" / request.param)
+
+
+def test_the_components_let_a_nodes_dns_cache_and_ipv6_through(
+    with_components: tuple[list[Object], list[Object]],
+) -> None:
+    plain, objects = with_components
+    added = [each for each in objects if each not in plain]
+    assert [each["kind"] for each in added] == ["NetworkPolicy", "NetworkPolicy"]
+    assert len(objects) == len(plain) + len(added), "nothing else has changed"
+    fetch = find(plain, "NetworkPolicy", "crossdraft-fetch")
+    for policy in added:
+        kubernetes_validate.validate(policy, VERSIONS[0], strict=True)
+        assert policy["metadata"]["namespace"] == fetch["metadata"]["namespace"]
+        assert policy["metadata"]["labels"] == fetch["metadata"]["labels"]
+        assert policy["spec"]["podSelector"] == fetch["spec"]["podSelector"]
+        assert policy["spec"]["policyTypes"] == ["Egress"]
+    dns = find(objects, "NetworkPolicy", "crossdraft-node-local-dns")
+    assert allowed(dns, "egress") == {("169.254.20.10/32", 53)}
+    (rule,) = dns["spec"]["egress"]
+    assert {port["protocol"] for port in rule["ports"]} == {"UDP", "TCP"}
+    ipv6 = find(objects, "NetworkPolicy", "crossdraft-fetch-ipv6")
+    assert allowed(ipv6, "egress") == {("::/0", 443)}
+
+
+def test_every_component_is_named_where_it_is_looked_for() -> None:
+    names = sorted(path.name for path in (K8S / "components").iterdir())
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert names and all(f"| `{name}` |" in page for name in names)
+    for overlay_name in OVERLAYS:
+        file = (K8S / "overlays" / overlay_name / "kustomization.yaml").read_text()
+        assert sorted(re.findall(r"#   - \.\./\.\./components/(\S+)", file)) == names
+
+
+def test_no_private_network_is_reached_by_fetching(
+    with_components: tuple[list[Object], list[Object]],
+) -> None:
+    blocks = [
+        peer["ipBlock"]
+        for policy in with_components[1]
+        if policy["kind"] == "NetworkPolicy" and "fetch" in policy["metadata"]["name"]
+        for rule in policy["spec"]["egress"]
+        for peer in rule["to"]
+        if "ipBlock" in peer
+    ]
+    for address in (
+        "10.1.2.3",
+        "192.168.1.1",
+        "169.254.169.254",
+        "fd00::1",
+        "fe80::1",
+        "fd00:ec2::254",
+    ):
+        of_family = [b for b in blocks if (":" in b["cidr"]) == (":" in address)]
+        assert len(of_family) == 1
+        assert any(ip_address(address) in ip_network(net) for net in of_family[0]["except"])
+
+
 @pytest.fixture(scope="module")
 def with_tls(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
     """The base with its last lines uncommented."""
     folder = tmp_path_factory.mktemp("tls") / "base"
     shutil.copytree(K8S / "base", folder)
     file = folder / "kustomization.yaml"
-    lines = file.read_text().splitlines()
-    at = lines.index("# patches:")
-    file.write_text("\n".join([*lines[:at], *(line.removeprefix("# ") for line in lines[at:])]))
+    uncomment(file, "# patches:")
     return built(folder)
 
 

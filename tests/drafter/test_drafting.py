@@ -16,6 +16,7 @@ from drafter.drafting import NOTHING, Drafted, Drafting
 from drafter.engine.engine import DraftEngine
 from drafter.engine.sampling import DraftSampling
 from drafter.statistics import StreamStatistics
+from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_tokenizers import family
 
 TEXT = BridgeMode.TEXT
@@ -90,3 +91,26 @@ def test_sessions_that_may_share_random_numbers_teach_nobody(
 )
 def test_a_tail_of_text_is_read_from_its_first_whole_character(data: bytes, rest: bytes) -> None:
     assert from_a_character(data) == rest
+
+
+@pytest.mark.parametrize("only", [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 0.0}])
+@pytest.mark.parametrize("rule", [rule for rule in AcceptanceRule if rule.label != "greedy"])
+def test_where_a_filter_leaves_one_token_drafts_are_made_as_for_greedy(
+    rule: AcceptanceRule, only: dict[str, Any]
+) -> None:
+    bridge = Bridge(family("byte-level"), family("byte-level"))
+    spec = OpenSession((5,), 8, "", rule=rule, sampling=SamplingParams(1.0, seed=3, **only))
+    made = DraftSampling(bridge, spec, frozenset(), 64)
+    assert made.greedy and made.params(TEXT) is made.params(BridgeMode.INTERSECTION) is None
+
+
+@pytest.mark.parametrize("kind", ["two byte-level tokenizers", "byte-level for byte fallback"])
+async def test_as_much_is_accepted_where_a_filter_leaves_one_token(kind: str) -> None:
+    """Healing, lookup and the choice of the bridge mode are those of a greedy request."""
+    alone, lengths = list[tuple[int, ...]](), list[float]()
+    for sampling in (SamplingParams(), SamplingParams(1.0, top_k=1)):
+        async with serving_pair(kind) as pair:  # a new one, which has learned nothing
+            output = await pair.generate(PROMPTS[0], 48, ignore_eos=True, sampling=sampling)
+        alone.append(output.token_ids)
+        lengths.append(output.statistics.mean_acceptance_length)
+    assert alone[0] == alone[1] and lengths[0] == lengths[1] > 1.5, lengths

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 
-from common.rpc.channel import _is_loopback, open_channel
+from common.rpc.channel import open_channel
 from common.rpc.server import GrpcServer, ServerSettings, Service
 from tests.rpc.test_server import LIMIT, NAME, Fake
 from tests.rpc.tiny_dns import TinyDns, answering_dns
@@ -124,9 +124,3 @@ async def test_a_replacement_at_a_new_address_is_found_when_the_old_one_is_gone(
         dns.addresses = [HOSTS[2]]
         async with replica(HOSTS[2], port):
             assert await asyncio.wait_for(who(channel), LONG_S) == HOSTS[2]
-
-
-def test_loopback_is_seen_behind_a_scheme() -> None:
-    assert _is_loopback("dns:///localhost:1")
-    assert _is_loopback("127.0.0.1:1")
-    assert not _is_loopback("dns:///verifier:1")

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import ConfigError
 from common.rpc.channel import open_channel
 from common.rpc.error_details import received
-from common.rpc.security.bearer_tokens import BearerTokens
+from common.rpc.security.bearer_tokens import BearerTokens, one_token
 from common.rpc.server import GrpcServer, Service
 from tests.rpc.test_server import KINDS, LIMIT, NAME, SETTINGS, Fake
 from tests.support.certificates import replace
@@ -122,6 +122,34 @@ def test_a_file_without_tokens_is_a_config_error_that_reports_none(
     with pytest.raises(ConfigError, match=message) as caught:
         BearerTokens(str(path))
     assert "secret" not in str(caught.value) and "two words" not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"# of one client\r\n\r\n", b"\n \t"])
+def test_a_clients_file_holds_one_token_beside_comments(tmp_path: Path, before: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(before + f"{ONE}\n\n# end".encode())
+    assert one_token(path) == ONE
+    assert BearerTokens(str(path))  # a server reads the same format
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no tokens; it must hold one"),
+        (b"# none\n\n", "holds no tokens"),
+        (f"{ONE}\n{TWO}\n".encode(), "holds 2 tokens; it must hold one"),
+        (f"{ONE} {TWO}".encode(), "line 1: a token is 16 or more ASCII"),
+        (f"{ONE}\x7f".encode(), "line 1: a token is"),
+    ],
+)
+def test_a_clients_file_without_one_token_is_a_config_error_that_reports_none(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        one_token(path)
+    assert ONE not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:

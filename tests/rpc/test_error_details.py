@@ -26,6 +26,7 @@ from common.rpc.error_details import (
     message_of,
     received,
     shortened,
+    without_middle,
 )
 from common.rpc.server import GrpcServer, ServerSettings, Service
 
@@ -95,7 +96,7 @@ async def test_an_error_that_quotes_any_text_fits_the_metadata_limit(character: 
     async for error in failing(cause):
         assert error.code() is cause.status  # over the limit it would be RESOURCE_EXHAUSTED
         message = error.details() or ""
-        assert message == message_of(cause) and message.endswith("…")
+        assert message == message_of(cause) and "…" in message
         details = received(error.trailing_metadata())
         assert details is not None and details.reason == "INVALID_FIELD"
 
@@ -109,6 +110,28 @@ def test_the_largest_details_leave_space_for_other_metadata(character: str) -> N
     percent = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in message.encode())
     base64 = -(-len(data) * 4 // 3)
     assert len(key) + percent + base64 < METADATA_BYTES - 1024
+
+
+@pytest.mark.parametrize("character", SCRIPTS)
+async def test_a_message_keeps_its_field_and_its_limit_whatever_it_quotes(character: str) -> None:
+    cause = UnknownFeature("required_features[0]", character * 5000, ["logprobs", "sampling"])
+    async for error in failing(cause):
+        message = error.details() or ""
+        assert message.startswith("required_features[0] is '") and len(message.encode()) <= 800
+        assert message.endswith("'; it must be one of logprobs, sampling")
+        violation = error_details_pb2.BadRequest()
+        assert rpc_status.from_call(error).details[1].Unpack(violation)
+        description = violation.field_violations[0].description
+        assert len(description.encode()) <= 200 and description.endswith("logprobs, sampling")
+
+
+@given(st.text(), st.integers(7, 40))
+def test_what_loses_its_middle_fits_and_keeps_both_ends(text: str, limit: int) -> None:
+    short, whole = without_middle(text, limit), text.encode(errors="replace").decode()
+    assert len(short.encode()) <= limit
+    if short != whole:
+        before, _, after = short.partition("…") if "…" not in whole else ("", "", "")
+        assert whole.startswith(before) and whole.endswith(after)
 
 
 @given(st.text(), st.integers(3, 40))

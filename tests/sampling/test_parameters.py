@@ -66,6 +66,24 @@ def test_nothing_set_is_greedy_and_changes_no_logit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "one_token"),
+    [
+        ({}, True),
+        ({"temperature": 0.0, "top_k": 5}, True),
+        ({"temperature": 1.0}, False),
+        ({"temperature": 1.0, "top_k": 1}, True),
+        ({"temperature": 1.0, "top_k": 2, "top_p": 0.01, "min_p": 0.99}, False),
+        ({"temperature": 1.0, "top_p": 0.0}, True),
+        ({"temperature": 1.0, "min_p": 1.0}, True),
+    ],
+)
+def test_filters_that_keep_the_likeliest_alone_leave_one_token(
+    given: dict[str, Any], one_token: bool
+) -> None:
+    assert SamplingParams(**given).one_token is one_token
+
+
+@pytest.mark.parametrize(
     ("given", "processes_logits"),
     [
         ({"repetition_penalty": 1.0, "presence_penalty": 0.0, "top_p": 0.5}, False),

@@ -94,11 +94,7 @@ async def test_a_session_that_had_ended_ends_its_stream_without_another_round() 
     [
         ([1] * 9, "resumed_token_ids is 9 ids long; it must be at most 8"),
         ([1, 4000], "resumed_token_ids[1] is 4000; it must be in [0, {width})"),
-        (
-            [5, 9, 5],
-            "resumed_token_ids[1] is 9; it must be the last of resumed_token_ids, since the output "
-            "ends there",
-        ),
+        ([5, 9, 5], "resumed_token_ids[1] is 9; it must be the last: the output ends there"),
     ],
 )
 async def test_output_that_cannot_have_been_is_refused(ids: list[int], words: str) -> None:
@@ -164,14 +160,12 @@ async def test_all_attempts_together_have_one_timeout(monkeypatch: pytest.Monkey
     class Breaking:
         async def generate(self, request: Request, hear: Any, timeout_s: float) -> Output:
             given.append(timeout_s)
-            if timeout_s == 0:
-                raise ZeroDivisionError  # in place of gRPC's DEADLINE_EXCEEDED
             raise IncompleteStream("broken off")
 
     monkeypatch.setattr(resuming, "PAUSE_S", 0.001)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(IncompleteStream):
         await generate_resuming(cast(Client, Breaking()), Request(4), 60.0, timeout_s=0.05)
-    assert given[0] <= 0.05 and given == sorted(given, reverse=True) and given[-1] == 0
+    assert given[0] <= 0.05 and given == sorted(given, reverse=True) and given[-1] < 0.04
 
 
 class Losing:

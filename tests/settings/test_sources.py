@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from cli.main import main
 from cli.serving import SECTIONS
 from common.errors import ConfigError
 from common.settings.sources import env_name, options, read_file, refuse_unknown_environment
@@ -89,6 +90,11 @@ def test_reflection_is_off_unless_asked_for(section: str) -> None:
         ),
         ("[verifier]\nmax_sessions = true", r"verifier\.max_sessions is True; it must be of type"),
         ("[verifier", r"can't read"),
+        (
+            "[drafter]\nmax_sessions = 0",
+            r"toml: drafter\.max_sessions is 0; it must be from 1 to 65536",
+        ),
+        ("[verifier]\ngrace_s = inf", r"verifier\.grace_s is inf; it must be from 0 to"),
     ],
 )
 def test_a_file_is_refused_with_the_closest_known_name(
@@ -96,6 +102,26 @@ def test_a_file_is_refused_with_the_closest_known_name(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read_file(Path(toml(tmp_path, text)), SECTIONS)
+
+
+def test_a_byte_order_mark_before_a_file_is_skipped(tmp_path: Path) -> None:
+    file = toml(tmp_path, "\ufeff[verifier]\nmax_sessions = 2\n")
+    assert read("verifier", ["--config", file]) == VerifierConfig(max_sessions=2)
+
+
+@pytest.mark.parametrize("text", [f"[verifier]\ngrace_s = {'9' * 5000}", "a = " + "[" * 100_000])
+def test_a_file_that_no_parser_can_hold_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="can't read"):
+        read_file(Path(toml(tmp_path, text)), SECTIONS)
+
+
+def test_a_number_out_of_range_is_refused_by_the_name_that_it_was_given_under() -> None:
+    by_flag = CliRunner().invoke(main, ["verifier", "--grace-s", "nan"])
+    assert "--grace-s is nan; it must be a number from 0 to 2000000" in by_flag.stderr
+    variable = "CROSSDRAFT_DRAFTER_PAGE_SIZE"
+    by_variable = CliRunner().invoke(main, ["drafter"], env={variable: "1.5"})
+    assert f"{variable} is 1.5; it must be a whole number from 1 to 4096" in by_variable.stderr
+    assert (by_flag.exit_code, by_variable.exit_code) == (2, 2)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -144,18 +170,20 @@ def test_variables_that_kubernetes_sets_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (VerifierConfig, {"max_sessions": 0}, "max_sessions is 0; it must be at least 1"),
+        (VerifierConfig, {"max_sessions": 0}, "max_sessions is 0; it must be from 1 to 65536"),
         (VerifierConfig, {"max_draft_tokens": 4096}, "it must be from 0 to 1024"),
         (VerifierConfig, {"linear": "fast"}, "linear is 'fast'; it must be one of exact, fp16"),
-        (VerifierConfig, {"kv_memory_mib": 0}, "kv_memory_mib is 0; it must be at least 1"),
-        (VerifierConfig, {"grace_s": float("nan")}, "grace_s is nan; it must be at least 0"),
+        (VerifierConfig, {"kv_memory_mib": 0}, "kv_memory_mib is 0; it must be from 1 to 16777216"),
+        (VerifierConfig, {"grace_s": float("nan")}, "grace_s is nan; it must be from 0 to"),
+        (VerifierConfig, {"max_connection_age_s": 3e6}, "it must be from 0.1 to 2000000"),
+        (DrafterConfig, {"idle_timeout_s": float("inf")}, "idle_timeout_s is inf; it must be from"),
         (VerifierConfig, {"threads": 1.5}, "threads is 1.5; it must be of type int"),
         (VerifierConfig, {"tls_key": "k.pem"}, "set together"),
         (VerifierConfig, {"tls_client_ca": "ca.pem"}, "tls_client_ca needs"),
         (VerifierConfig, {"max_metadata_bytes": 10}, "max_metadata_bytes is 10; it must be from"),
         (DrafterConfig, {"verifier_tls_name": "x"}, "verifier_tls_name needs verifier_tls_ca"),
         (VerifierConfig, {"max_batch_tokens": 16}, "more than max_draft_tokens, which is 16"),
-        (DrafterConfig, {"max_batch_tokens": 1}, "max_batch_tokens is 1; it must be at least 2"),
+        (DrafterConfig, {"max_batch_tokens": 1}, "max_batch_tokens is 1; it must be from 2 to"),
         (DrafterConfig, {"draft_steps": 17}, "draft_steps is 17; it must be at most"),
         (DrafterConfig, {"bridge": "magic"}, "bridge is 'magic'"),
     ],

@@ -128,6 +128,12 @@ def test_an_exception_and_fields_go_into_one_line(lines: Lines) -> None:
     assert "ZeroDivisionError: two\nlines" in line["exception"]
 
 
+def test_an_object_is_whole_whatever_encoding_it_is_written_in() -> None:
+    record = logging.makeLogRecord({"msg": "café \udcff", "levelname": "INFO"})
+    line = JsonLines().format(record)
+    assert line.isascii() and json.loads(line)["message"] == "café \udcff"
+
+
 @pytest.mark.parametrize("form", ["plain", "json"])
 def test_the_setting_chooses_how_lines_look(form, capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()

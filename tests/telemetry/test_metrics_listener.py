@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import urllib.request
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -17,8 +19,10 @@ from cli.children import free_addresses
 from common.engine.telemetry import EngineTelemetry
 from common.errors import ConfigError
 from common.kv.pages import PagePool
+from common.telemetry import listener
 from common.telemetry.listener import listening
 from common.telemetry.metrics import of_service
+from common.telemetry.registry import Registry
 from drafter.config import DrafterConfig
 from tests.deploy.promql import FOREIGN
 from tests.support.fake_pairs import draft_model, files, serving_pair, target_model
@@ -49,6 +53,25 @@ async def scraped_while_serving(serve: Callable[..., Any], config: Any) -> dict[
     finally:
         signal.raise_signal(signal.SIGTERM)
         await running
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+@pytest.mark.parametrize("asked_at", ["127.0.0.1", "[::1]"])
+def test_every_address_is_of_both_families_as_gprcs_are(host: str, asked_at: str) -> None:
+    with listening(f"{host}:0", Registry("target")) as port:
+        assert "process_open_fds" in asked(f"{asked_at}:{port}")
+
+
+def test_without_ipv6_every_address_is_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(family: int) -> None:
+        raise OSError(97, "Address family not supported by protocol")
+
+    without = SimpleNamespace(AF_INET6=socket.AF_INET6, socket=refused)
+    monkeypatch.setattr(listener, "socket", without)
+    with listening("0.0.0.0:0", Registry("target")) as port:
+        assert asked(f"127.0.0.1:{port}")
+        with pytest.raises(OSError, match="refused"):
+            asked(f"[::1]:{port}")
 
 
 def assert_complete(found: dict[str, Any], service: Literal["verifier", "drafter"]) -> None:

@@ -1,7 +1,8 @@
 """Who may call, by a token in the call's metadata: `authorization: Bearer TOKEN`.
 
-Knows the tokens' file, one a line, read again when it changes. Does not know what a token may
-do: each may do everything. Only digests are kept, and no token, right or wrong, is sent or logged.
+Knows files of tokens: a server's, one a line, read again when it changes, and a client's with its
+one. Does not know what a token may do: each may do everything. A server keeps digests only, and no
+token, right or wrong, is sent back or logged.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 from pathlib import Path
 
 import grpc
@@ -21,12 +23,21 @@ log = logging.getLogger(__name__)
 MIN_LENGTH = 16  # characters; shorter ones can be guessed
 HEADER = "authorization"
 SCHEME = "Bearer "
+_TOKEN = re.compile(f"[!-~]{{{MIN_LENGTH},}}")  # what metadata can hold, without spaces
 
 Stamp = tuple[int, int, int]  # inode, size, time
 
 
+def one_token(path: Path) -> str:
+    """The one that a client's file holds. Raises ConfigError if it holds none, or several."""
+    tokens = _read_tokens(path)
+    if len(tokens) != 1:
+        raise ConfigError(f"{path} holds {len(tokens) or 'no'} tokens; it must hold one")
+    return tokens[0]
+
+
 class BearerTokens:
-    """The tokens of one file. Empty lines, and those that begin with #, hold none."""
+    """The tokens of one file."""
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError if the file can't be read, is empty, or holds what is no token."""
@@ -80,23 +91,28 @@ class BearerTokens:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _read(self) -> tuple[bytes, ...]:
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as cause:
-            # A decoding error's own text would reveal bytes of the file.
-            raise ConfigError(f"can't read {self._path}: {type(cause).__name__}") from None
-        digests = []
-        for number, line in enumerate(lines, start=1):
-            token = line.strip()
-            if not token or token.startswith("#"):
-                continue
-            if len(token) < MIN_LENGTH or not token.isascii() or any(map(str.isspace, token)):
-                raise ConfigError(
-                    f"{self._path}, line {number}: a token is {MIN_LENGTH} or more ASCII "
-                    "characters without spaces"
-                )
-            digests.append(_digest(token))
-        return tuple(digests)
+        return tuple(map(_digest, _read_tokens(self._path)))
+
+
+def _read_tokens(path: Path) -> list[str]:
+    """One a line. Empty lines, and those that begin with #, hold none."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as cause:
+        # A decoding error's own text would reveal bytes of the file.
+        raise ConfigError(f"can't read {path}: {type(cause).__name__}") from None
+    tokens = []
+    for number, line in enumerate(lines, start=1):
+        token = line.strip()
+        if not token or token.startswith("#"):
+            continue
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError(
+                f"{path}, line {number}: a token is {MIN_LENGTH} or more ASCII characters "
+                "without spaces"
+            )
+        tokens.append(token)
+    return tokens
 
 
 def _digest(token: str) -> bytes:
