@@ -26,12 +26,13 @@ BETWEEN = {
 INSIDE_COMMON = {
     "errors": set[str](),
     "addresses": {"errors"},
+    "causes": {"errors"},
     "version": set[str](),
     "sampling": {"errors"},
     "types": {"sampling"},
     "settings": {"errors"},
-    "vocabulary": {"errors"},
-    "weights": {"errors"},
+    "vocabulary": {"causes", "errors"},
+    "weights": {"causes", "errors"},
     "kernels": set[str](),
     "device": {"errors"},
     "kv": {"errors"},
@@ -39,7 +40,7 @@ INSIDE_COMMON = {
     "rpc": {"addresses", "errors", "telemetry"},
     "pb": set[str](),
     "wire": {"errors", "sampling", "types", "pb"},
-    "model": {"errors", "device", "kernels", "kv", "weights"},
+    "model": {"causes", "errors", "device", "kernels", "kv", "weights"},
     "engine": {"errors", "device", "kv", "model", "rpc", "telemetry"},
 }
 # `python -m verifier` is the command's own subcommand.

@@ -26,6 +26,7 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
     files = TokenizerFiles.from_directory(folder)
     model, device, ranks = load_target(config, folder)
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
+    vocabulary.encode_prompt("")  # drafters will, with these files: they are refused here and now
     real_ids = torch.from_numpy(vocabulary.real)
     context = min(config.max_context_length, model.max_context_length)
     batch_rows = device.batch_rows(config.max_batch_tokens, config.max_draft_tokens + 1)

@@ -85,7 +85,8 @@ def inspect_pair(target_dir: Path, draft_dir: Path) -> PairReport:
 
 def _load(name: str, path: Path, refusals: list[str]) -> Vocabulary | None:
     config = _json(path / "config.json")
-    text = config.get("text_config") or config
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
     width = text.get("vocab_size")
     if not isinstance(width, int):
         raise WeightsError(f"{path} holds no model: config.json has no vocab_size")
@@ -93,7 +94,9 @@ def _load(name: str, path: Path, refusals: list[str]) -> Vocabulary | None:
     eos = generation.get("eos_token_id", text.get("eos_token_id"))
     eos_ids = eos if isinstance(eos, list) else [eos] if isinstance(eos, int) else []
     try:
-        return Vocabulary(TokenizerFiles.from_directory(path), width, eos_ids)
+        side = Vocabulary(TokenizerFiles.from_directory(path), width, eos_ids)
+        side.encode_prompt("")  # transformers may refuse what we could read
+        return side
     except UnsupportedTokenizer as refused:
         refusals.append(f"{name}: {refused}")
         return None
@@ -104,7 +107,7 @@ def _json(path: Path) -> dict[str, Any]:
         parsed = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except ValueError as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise WeightsError(f"{path} isn't JSON: {cause}") from cause
     return parsed if isinstance(parsed, dict) else {}
 

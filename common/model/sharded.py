@@ -24,6 +24,7 @@ from transformers.distributed import DistributedConfig
 from common.device.choice import Device
 from common.errors import ConfigError, RankLost, UnsupportedModel
 from common.model.batch import Chunk
+from common.model.checkpoint import loading_from
 from common.model.paged_model import PagedModel
 from common.model.ranks import Command, Ranks, decode, encode
 from common.model.row_invariance import rows_are_invariant
@@ -144,8 +145,9 @@ def follow(model: LeadingModel, ranks: Ranks) -> None:
 
 
 def _check_heads(folder: Path, world: int) -> None:
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
-    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    with loading_from(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+        heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     if heads % world:
         raise ConfigError(
             f"--nproc-per-node is {world}; it must divide the {heads} heads of keys and values"

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from common.causes import refusing
 from common.errors import UnsupportedTokenizer
 
 
@@ -42,7 +43,8 @@ class TokenizerFiles:
     def from_directory(cls, path: Path) -> TokenizerFiles:
         """The tokenizer files of a model directory."""
         found = {name: path / name for name in cls.NAMES if (path / name).is_file()}
-        return cls({name: file.read_bytes() for name, file in found.items()})
+        with refusing(UnsupportedTokenizer, f"the tokenizer in {path} can't be read"):
+            return cls({name: file.read_bytes() for name, file in found.items()})
 
     @cached_property
     def sha256(self) -> str:
@@ -68,7 +70,7 @@ class TokenizerFiles:
     def _parse(self, name: str) -> dict[str, Any]:
         try:
             parsed = json.loads(self.files[name])
-        except ValueError as cause:
+        except (ValueError, RecursionError) as cause:
             raise UnsupportedTokenizer(f"{name} isn't JSON: {cause}") from cause
         if not isinstance(parsed, dict):
             raise UnsupportedTokenizer(f"{name} isn't a JSON object")

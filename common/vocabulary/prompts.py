@@ -14,8 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.errors import InvalidField
+from common.causes import refusing
+from common.errors import InvalidField, UnsupportedTokenizer
 from common.vocabulary.files import TokenizerFiles
+
+_PROBE = "Hello, world: 1"  # any text
+
+
+def _unencodable(what: str) -> InvalidField:
+    return InvalidField("prompt", what, "a text that the tokenizer can encode")
 
 
 class PromptText:
@@ -28,8 +35,8 @@ class PromptText:
         self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """The prompt's ids, with whatever the tokenizer adds (<bos>)."""
-        with self._lock:
+        """The prompt's ids, with whatever the tokenizer adds (<bos>). Raises InvalidField."""
+        with self._lock, refusing(_unencodable, "refused by the tokenizer"):
             return list(self._tokenizer()(text)["input_ids"])
 
     def render(self, messages: Sequence[tuple[str, str]]) -> list[int]:
@@ -52,7 +59,10 @@ class PromptText:
 
     def _tokenizer(self) -> Any:
         if self._loaded is None:
-            self._loaded = self._load()
+            with refusing(UnsupportedTokenizer, "transformers can't load the tokenizer"):
+                loaded = self._load()
+                loaded(_PROBE)  # a class may load what it can't use
+            self._loaded = loaded
         return self._loaded
 
     def _load(self) -> Any:

@@ -14,6 +14,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from common.causes import refusing
+from common.errors import UnsupportedTokenizer
 from common.vocabulary.files import TokenizerFiles
 from common.vocabulary.plain_text import PlainText
 from common.vocabulary.prompts import PromptText
@@ -27,10 +29,14 @@ class Vocabulary:
     """A tokenizer under a model whose logits are `width` wide."""
 
     def __init__(self, files: TokenizerFiles, width: int, eos_ids: Iterable[int]) -> None:
+        """Raises UnsupportedTokenizer."""
+        with refusing(UnsupportedTokenizer, "tokenizer.json isn't what a tokenizer is made of"):
+            self._read(files, width, frozenset(eos_ids))
+
+    def _read(self, files: TokenizerFiles, width: int, given: frozenset[int]) -> None:
         parsed = files.tokenizer()
         parsed["added_tokens"] = parsed.get("added_tokens") or []
         table = read_tokens(parsed)
-        given = frozenset(eos_ids)
         self.files = files
         self.width = width
         self.roles: Mapping[Role, tuple[int, ...]] = MappingProxyType(

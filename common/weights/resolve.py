@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.causes import refusing
 from common.errors import WeightsError
 from common.weights.presets import PRESETS, Preset
 
@@ -80,12 +81,9 @@ def resolve(name: str, progress: Progress = silent) -> Path:
 
 def _fetch_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
+    with refusing(WeightsError, f"model {name!r} can't be fetched from the Hub"):
         return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
-        raise WeightsError(f"model {name!r} can't be fetched from the Hub: {cause}") from cause
 
 
 def _fetch_preset(preset: Preset, progress: Progress) -> Path:
@@ -160,7 +158,8 @@ def _convert(gguf: Path, target: Path, sha256: str, progress: Progress) -> Path:
 
     stage = f"convert {target.name}"
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with _scratch("convert", target.name) as scratch, _quiet_transformers():
+    refused = refusing(WeightsError, f"{gguf} holds no model that transformers can convert")
+    with refused, _scratch("convert", target.name) as scratch, _quiet_transformers():
         progress(stage, 0, 4)
         source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
         tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -234,8 +233,10 @@ def _making(name: str) -> Iterator[None]:
     """One process at a time makes cache entry `name`; the kernel drops a dead holder's lock."""
     import fcntl
 
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / f"{name}.lock").open("w") as file:
+    with refusing(WeightsError, f"the cache folder {cache_folder()} can't be used"):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        lock = (cache_folder() / f"{name}.lock").open("w")
+    with lock as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for stage in ("fetch", "convert"):  # what a process left that was killed in its middle
             for left in cache_folder().glob(f"{stage}-{name}-*"):

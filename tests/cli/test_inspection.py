@@ -54,6 +54,20 @@ def test_one_tokenizer_is_identity(folders: dict[str, Path]) -> None:
     assert report.bridge.startswith("identity") and report.refusals == ()
 
 
+def test_what_transformers_refuses_is_refused_with_its_reason(folders: dict[str, Path]) -> None:
+    file = folders["byte-level"] / "tokenizer_config.json"
+    file.write_text(json.dumps({"tokenizer_class": 5}))
+    report = inspect_pair(folders["byte-level"], folders["sentencepiece"])
+    assert report.target is None and "transformers can't load the tokenizer" in report.refusals[0]
+
+
+@pytest.mark.parametrize("text", ["{", '{"a":' * 100_000, '{"text_config": "x"}'])
+def test_a_config_that_is_none_is_no_models(folders: dict[str, Path], text: str) -> None:
+    (folders["byte-level"] / "config.json").write_text(text)
+    with pytest.raises(WeightsError, match=r"isn't JSON|no vocab_size"):
+        inspect_pair(folders["byte-level"], folders["sentencepiece"])
+
+
 def test_wordpiece_is_refused_with_its_reason(folders: dict[str, Path]) -> None:
     report = inspect_pair(folders["wordpiece"], folders["byte-level"])
     assert report.target is None and report.map is None
