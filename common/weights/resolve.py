@@ -81,12 +81,9 @@ def resolve(name: str, progress: Progress = silent) -> Path:
 
 def _fetch_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
+    with refusing(WeightsError, f"model {name!r} can't be fetched from the Hub"):
         return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as cause:
-        raise WeightsError(f"model {name!r} can't be fetched from the Hub: {cause}") from cause
 
 
 def _fetch_preset(preset: Preset, progress: Progress) -> Path:
@@ -236,8 +233,10 @@ def _making(name: str) -> Iterator[None]:
     """One process at a time makes cache entry `name`; the kernel drops a dead holder's lock."""
     import fcntl
 
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / f"{name}.lock").open("w") as file:
+    with refusing(WeightsError, f"the cache folder {cache_folder()} can't be used"):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        lock = (cache_folder() / f"{name}.lock").open("w")
+    with lock as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for stage in ("fetch", "convert"):  # what a process left that was killed in its middle
             for left in cache_folder().glob(f"{stage}-{name}-*"):

@@ -206,3 +206,25 @@ def test_a_gguf_that_lacks_a_tensor_is_not_converted(
     with pytest.raises(WeightsError, match=r"llama model lacks lm_head\.weight"):
         weights._convert(tmp_path / "a.gguf", cache / "a", "0", lambda *step: None)
     assert not (cache / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["a b/c", "a..b/c", "-/-"])
+def test_a_hub_id_that_is_none_is_an_error_of_ours(name: str) -> None:
+    with pytest.raises(WeightsError, match="can't be fetched from the Hub: HFValidationError"):
+        weights.resolve(name)
+
+
+@pytest.mark.parametrize("data", [b"", b"GGUF", b"\xff" * 100])
+def test_a_gguf_that_is_none_is_an_error_of_ours(data: bytes, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(data)
+    with pytest.raises(WeightsError, match=r"x\.gguf holds no model that transformers can convert"):
+        weights.resolve(str(tmp_path / "x.gguf"))
+    assert not [path for path in cache.iterdir() if path.suffix != ".lock"]
+
+
+def test_a_cache_folder_that_is_none_is_an_error_of_ours(
+    preset: Preset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSDRAFT_CACHE", "/dev/null/cache")
+    with pytest.raises(WeightsError, match="the cache folder /dev/null/cache can't be used"):
+        weights.resolve(preset.name)
