@@ -16,9 +16,10 @@ from common.pb import drafter_pb2, drafter_pb2_grpc
 from common.rpc.channel import ClientTls, open_channel
 from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import SamplingParams
-from common.types import BridgeMode
+from common.types import BridgeMode, ModelIdentity
 from common.wire.enums import BRIDGES, FINISH_REASONS, ORIGINS, RULES
 from common.wire.generate import stage_times_from_pb
+from common.wire.identity import identity_from_pb, identity_to_pb
 from common.wire.sampling import logprobs_from_pb, sampling_to_pb
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -41,6 +42,7 @@ class Request:
     rule: AcceptanceRule | None = None  # None: what suits the sampling and the pair
     resumed_ids: tuple[int, ...] = ()  # output of an earlier stream of this request
     chat_time_us: int | None = None  # from that stream's deltas; None: now
+    resumed_target: ModelIdentity | None = None  # from that stream's deltas
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,7 @@ class Client:
         call = self._stub.Generate(message, timeout=timeout_s, metadata=self._metadata)
         async for response in call:
             for each in response.deltas.deltas:
-                time_us = response.chat_time_us if response.HasField("chat_time_us") else None
-                delta = _delta_from_pb(each, time_us)
+                delta = _delta_from_pb(each, response)
                 deltas.append(delta)
                 on_delta(delta)
             if response.HasField("summary"):
@@ -133,13 +134,16 @@ def output_of(deltas: Sequence[TokenDelta], statistics: Statistics) -> Output:
     )
 
 
-def _delta_from_pb(message: drafter_pb2.TokenDelta, chat_time_us: int | None) -> TokenDelta:
+def _delta_from_pb(
+    message: drafter_pb2.TokenDelta, response: drafter_pb2.GenerateResponse
+) -> TokenDelta:
     return TokenDelta(
         message.token_id if message.HasField("token_id") else None,
         message.text,
         ORIGINS.from_pb(message.origin),
         logprobs_from_pb(message.logprobs) if message.HasField("logprobs") else None,
-        chat_time_us,
+        response.chat_time_us if response.HasField("chat_time_us") else None,
+        identity_from_pb(response.target) if response.HasField("target") else None,
     )
 
 
@@ -155,6 +159,9 @@ def _request_to_pb(request: Request) -> drafter_pb2.GenerateRequest:
         acceptance_rule=RULES.to_pb(request.rule),
         sampling=sampling_to_pb(request.sampling),
     )
+    if request.resumed_target is not None:
+        message.resumed_target.CopyFrom(identity_to_pb(request.resumed_target))
+        message.required_features.append("identity")  # else another model might go on
     if request.prompt is not None:
         message.prompt = request.prompt
     elif request.messages is not None:
@@ -190,4 +197,6 @@ def _statistics_from_pb(summary: drafter_pb2.Summary) -> Statistics:
         stop_string=summary.stop_string,
         outside_us=tuple(summary.outside_us),
         queue_us=tuple(summary.queue_us),
+        target=identity_from_pb(summary.target) if summary.HasField("target") else None,
+        resumed_on=tuple(summary.resumed_on),
     )

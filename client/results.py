@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from common.sampling.acceptance_rule import AcceptanceRule
-from common.types import FinishReason, Origin, TokenLogprobs
+from common.types import FinishReason, ModelIdentity, Origin, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class TokenDelta:
     logprobs: TokenLogprobs | None = None  # if asked for
     # On the first ones, if the chat template read the clock: what a resuming request sends back.
     chat_time_us: int | None = None
+    # On the first ones: what the target's tokens come from, which it sends back too.
+    target: ModelIdentity | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Statistics:
     stop_string: str = ""
     outside_us: tuple[int, ...] = ()
     queue_us: tuple[int, ...] = ()
+    target: ModelIdentity | None = None  # of the verifier that had the session last
+    resumed_on: tuple[str, ...] = ()  # parts of it that changed in mid-stream
 
     @property
     def tokens_per_s(self) -> float:

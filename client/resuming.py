@@ -54,7 +54,13 @@ async def generate_resuming(
         known = (*request.resumed_ids, *tokens)
         times = [delta.chat_time_us for delta in so_far if delta.chat_time_us is not None]
         time_us = times[0] if times else request.chat_time_us
-        resumed = dataclasses.replace(request, resumed_ids=known, chat_time_us=time_us)
+        targets = [delta.target for delta in so_far if delta.target is not None]
+        resumed = dataclasses.replace(
+            request,
+            resumed_ids=known,
+            chat_time_us=time_us,
+            resumed_target=targets[0] if targets else request.resumed_target,
+        )
         left_s = None if timeout_s is None else max(0.0, ends - time.monotonic())
         try:
             output = await client.generate(resumed, receive, left_s)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import grpc
 
+_VALUE_SHOWN = 160  # characters of a part of an identity
 _NAME_SHOWN = 100  # characters of a name that somebody without a token may have sent
 
 
@@ -134,6 +135,21 @@ class TokenizerMismatch(CrossdraftError):
         )
 
 
+class IdentityMismatch(CrossdraftError):
+    """A session began at a verifier with another identity: here it would go on in other words."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, parts: Mapping[str, tuple[str, str]]) -> None:
+        """parts: name -> (of the session, of this verifier), where they differ."""
+        shown = "; ".join(
+            f"open.identity.{part} is {got[:_VALUE_SHOWN]}, and this verifier's is "
+            f"{own[:_VALUE_SHOWN]}"
+            for part, (got, own) in parts.items()
+        )
+        super().__init__(shown, field="open.identity", parts=",".join(parts))
+
+
 class OverCapacity(CrossdraftError):
     """No capacity for one more session now. Carries a retry hint in milliseconds."""
 
@@ -226,25 +242,3 @@ class ConfigError(CrossdraftError):
     """A setting is unknown or has a value that it can't have."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
-
-
-class VerifierRefused(CrossdraftError):
-    """A verifier's own error, handed on to the client with its status, reason and details."""
-
-    def __init__(
-        self,
-        status: grpc.StatusCode,
-        message: str,
-        *,
-        reason: str = "",
-        field: str = "",
-        retry_ms: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        verifier: str = "",
-    ) -> None:
-        """reason: "" where the verifier gave none. verifier: the id of the verifier, if known."""
-        super().__init__(message, field=field, retry_ms=retry_ms)
-        self.metadata = dict(metadata or {})
-        self.status = status
-        self.reason = reason or type(self).reason
-        self.verifier = verifier

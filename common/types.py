@@ -16,7 +16,7 @@ length
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from common.sampling.acceptance_rule import AcceptanceRule
@@ -48,6 +48,32 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True)
+class ModelIdentity:
+    """What a verifier's tokens depend on. Parts are compared; the hashes are SHA-256, in hex."""
+
+    weights: str  # of the model's configuration and weights, as stored
+    numerics: str  # what they are computed with, for people to read
+    tokenizer: str  # of tokenizer.json and its configuration
+    chat_template: str  # "" if there is none
+
+    def differing(self, other: ModelIdentity) -> tuple[str, ...]:
+        """The parts that aren't the other's."""
+        return tuple(part for part in IDENTITY_PARTS if getattr(self, part) != getattr(other, part))
+
+
+IDENTITY_PARTS = tuple(each.name for each in fields(ModelIdentity))
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """What the verifier that has a session takes at most."""
+
+    max_context_length: int
+    max_draft_tokens: int
+    max_q_entries: int  # (id, probability) pairs in one row of q
+
+
+@dataclass(frozen=True)
 class OpenSession:
     """What starts a session at the verifier."""
 
@@ -60,12 +86,20 @@ class OpenSession:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     # How many tokens at the prompt's end are output of this session before it was reopened.
     resumed_output_tokens: int = 0
+    # Of the verifier where it began, if it is opened again, and which parts of it may differ.
+    identity: ModelIdentity | None = None
+    resume_on: frozenset[str] = frozenset()
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """The ids that end the session. eos_ids: the target's own."""
         return self.stop_ids if self.ignore_eos else self.stop_ids | eos_ids
 
-    def resumed(self, committed: Sequence[int]) -> OpenSession:
+    def resumed(
+        self,
+        committed: Sequence[int],
+        identity: ModelIdentity | None = None,
+        resume_on: frozenset[str] = frozenset(),
+    ) -> OpenSession:
         """What is left of this session. committed: its prompt, and the output that it has had."""
         done = len(committed) - len(self.prompt)
         return replace(
@@ -73,6 +107,8 @@ class OpenSession:
             prompt=tuple(committed),
             max_new_tokens=self.max_new_tokens - done,
             resumed_output_tokens=self.resumed_output_tokens + done,
+            identity=identity,
+            resume_on=resume_on,
         )
 
 
@@ -132,6 +168,9 @@ class Verdict:
     logprobs: tuple[
         TokenLogprobs, ...
     ] = ()  # of each token committed, if the session requested them
+    # On the first verdict of a stream, unless the verifier is older than these.
+    identity: ModelIdentity | None = None
+    limits: SessionLimits | None = None
 
 
 @dataclass(frozen=True)
@@ -152,3 +191,9 @@ class ModelInfo:
     device: str = "cpu"  # as torch writes it
     dtype: str = "float32"
     features: frozenset[str] = frozenset()  # what required_features may name there
+    identity: ModelIdentity | None = None  # None: the verifier is older than this
+
+    @property
+    def limits(self) -> SessionLimits:
+        """Of each of its sessions."""
+        return SessionLimits(self.max_context_length, self.max_draft_tokens, self.max_q_entries)

@@ -137,6 +137,12 @@ class DrafterConfig(ServiceConfig):
         minimum=0.1,
         maximum=MAX_S,
     )
+    resume_on: str = setting(
+        "",
+        "Parts of a verifier's identity that may differ where a running stream goes on after a "
+        "loss: weights, numerics, tokenizer, chat_template, with commas. Otherwise the stream "
+        "ends, since the rest of its text would be another model's.",
+    )
     max_prompt_bytes: int = setting(
         2**20,
         "Size of a prompt's or a conversation's text, in UTF-8.",

@@ -73,6 +73,10 @@ class Drafting:
         self._asked_at = 0.0  # for the draft in progress, or when reading had ended
         self.failed = False  # the draft model raised or timed out, or the text is over its context
 
+    def limit_q(self, entries: int) -> None:
+        """From the next draft on, a distribution that goes along has at most so many ids."""
+        self._sampling.limit_q(entries)
+
     def read_ahead(self) -> None:
         """Begin to read the prompt, while the verifier reads it too."""
         mode = BridgeMode.TEXT if self._mode is BridgeMode.AUTO else self._mode

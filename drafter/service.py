@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, closing, suppress
 from contextvars import copy_context
+from functools import partial
 
 import grpc
 
@@ -30,24 +31,25 @@ from drafter.engine.engine import DraftEngine
 from drafter.engine.session import DraftFailed, DraftRequest
 from drafter.generate.reply import Reply
 from drafter.generate.request import ParsedRequest, read_request
+from drafter.pairing import OutdatedTarget, Pairing
 from drafter.session import Pair, SpeculativeSession
-from drafter.speculation import speculate
-from drafter.startup import build
+from drafter.startup import build, rebuild
 from drafter.telemetry import DrafterTelemetry
 
 RETRY_MS = 1000
+ATTEMPTS = 3  # at a request, where the target that its ids are made for has changed meanwhile
 VERIFIER = "crossdraft.v1.VerifierService"  # what a verifier's health must say is served
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     """The handlers. A Generate stream that ends, for any reason, frees its session at both ends."""
 
-    def __init__(self, pair: Pair, config: DrafterConfig) -> None:
-        self._pair = pair
+    def __init__(self, pairing: Pairing, config: DrafterConfig) -> None:
+        self._pairing = pairing
         self._config = config
         self._streams = 0
         self._readers = ThreadPoolExecutor(thread_name_prefix="read-request")
-        self._telemetry = DrafterTelemetry(pair, config, lambda: self._streams)
+        self._telemetry = DrafterTelemetry(pairing, config, lambda: self._streams)
         self._draining = False
 
     async def drain(self) -> None:
@@ -57,7 +59,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     async def GetPair(
         self, request: pb.GetPairRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetPairResponse:
-        bridge, info = self._pair.bridge, self._pair.info
+        pair = self._pairing.last
+        bridge, info = pair.bridge, pair.info
         return pb.GetPairResponse(
             target_model=info.model,
             draft_model=self._config.model,
@@ -69,9 +72,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             max_sessions=self._config.max_sessions,
             max_message_bytes=self._config.max_message_bytes,
             version=VERSION,
-            drafting=self._pair.engine.healthy,
-            device=self._pair.device,
-            dtype=self._pair.dtype,
+            drafting=pair.engine.healthy,
+            device=pair.device,
+            dtype=pair.dtype,
             features=sorted(FEATURES),
         )
 
@@ -83,31 +86,49 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             raise Draining("this drafter is shutting down; send the request to another")
         if self._streams >= self._config.max_sessions:
             raise OverCapacity("streams", self._config.max_sessions, RETRY_MS)
+        for left in reversed(range(ATTEMPTS)):
+            pair = self._pairing.current
+            try:
+                async with aclosing(self._generate(request, pair, began)) as responses:
+                    async for response in responses:
+                        yield response
+                return
+            except OutdatedTarget as cause:  # before anything was sent
+                if not left or request.resumed_token_ids or request.HasField("prompt_token_ids"):
+                    self._pairing.begin_renewing(pair)
+                    raise cause.refusal from cause  # its ids are the old target's
+            await self._pairing.renew(pair)
+
+    async def _generate(
+        self, request: pb.GenerateRequest, pair: Pair, began: float
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         self._streams += 1
         # Tokenising a long prompt takes a while; other streams' rounds don't wait for it.
         reading = self._readers.submit(
-            copy_context().run, read_request, request, self._pair, self._config
+            copy_context().run, read_request, request, pair, self._config
         )
         try:
             parsed = await asyncio.wrap_future(reading)
-            async with aclosing(self._answer(parsed, began)) as responses:
+            async with aclosing(self._answer(pair, parsed, began)) as responses:
                 async for response in responses:
                     yield response
         finally:
             self._free_when_over(reading)
 
     async def _answer(
-        self, parsed: ParsedRequest, began: float
+        self, pair: Pair, parsed: ParsedRequest, began: float
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         session = SpeculativeSession(
-            self._pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
+            pair, parsed.spec, parsed.contexts, parsed.draft_steps, parsed.mode, began
         )
         with closing(session):  # whatever raises before its first run
-            target, time_us = self._pair.bridge.target, parsed.chat_time_us
+            target, time_us = pair.bridge.target, parsed.chat_time_us
             reply = Reply(target, session, parsed.stops, parsed.resumed, time_us)
             telemetry = self._telemetry.watch(session)
             deltas: list[pb.TokenDelta] = []
-            async with aclosing(speculate(session, reply.over)) as runs:
+            rendered = parsed.rendered
+            watched = self._pairing.watched(session, pair, reply.over, rendered)
+            async with aclosing(watched) as runs:
                 async for run in runs:
                     deltas = reply.deltas(run)
                     if reply.over:
@@ -163,12 +184,22 @@ async def serve(config: DrafterConfig, on_ready: Callable[[int], None] | None = 
         with exporting("drafter", config.trace_endpoint, config.trace_ratio) as tracer:
             pair = await build(config, channel, tracer)
             engine = pair.engine
-            service = DrafterService(pair, config)
+            pairing = Pairing(pair, partial(rebuild, config))
+            service = DrafterService(pairing, config)
             name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
             register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
-            shell = Service(name, register, service)
-            await serve_engine(
-                config, shell, engine, service.drain, lambda: first_pass(engine), on_ready, tracer
-            )
+            shell = Service(name, register, service, pairing.report_to)
+            try:
+                await serve_engine(
+                    config,
+                    shell,
+                    engine,
+                    service.drain,
+                    lambda: first_pass(engine),
+                    on_ready,
+                    tracer,
+                )
+            finally:
+                pairing.close()
     finally:
         await channel.close()

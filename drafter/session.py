@@ -13,10 +13,12 @@ from common.sampling.acceptance_rule import AcceptanceRule
 from common.types import (
     BridgeMode,
     FinishReason,
+    ModelIdentity,
     ModelInfo,
     OpenSession,
     Origin,
     Proposal,
+    SessionLimits,
     TokenLogprobs,
     Verdict,
 )
@@ -79,6 +81,8 @@ class SpeculativeSession:
         self.statistics = StreamStatistics()
         if began is not None:
             self.statistics.began = began
+        self._limits = pair.info.limits  # until the verifier that has the session says its own
+        self._q_entries = pair.q_entries
         self._stream = pair.verifier.session(spec)
         self._history = pair.verifier.history
         self._committed_length = len(spec.prompt)
@@ -109,6 +113,16 @@ class SpeculativeSession:
         return self._spec.rule
 
     @property
+    def limits(self) -> SessionLimits:
+        """Of the verifier that has the session."""
+        return self._limits
+
+    @property
+    def identity(self) -> ModelIdentity | None:
+        """Of the verifier that has the session; None if it says none."""
+        return self._stream.identity
+
+    @property
     def prompt_length(self) -> int:
         return len(self._spec.prompt) - self._spec.resumed_output_tokens
 
@@ -136,6 +150,7 @@ class SpeculativeSession:
         answer = await self._stream.open()
         self.statistics.first_token_at = time.monotonic()
         self.statistics.wire_bytes = self._stream.wire_bytes
+        self._meet()
         return self._commit((), answer.verdict)
 
     async def propose(self) -> Proposal:
@@ -143,9 +158,11 @@ class SpeculativeSession:
         # The verifier adds one token itself, so a longer proposal is never accepted whole.
         free = min(
             self._spec.max_new_tokens - self.output_length - 1,
-            self._info.max_context_length - self._committed_length - 1,
-            self._info.max_draft_tokens,
+            self._limits.max_context_length - self._committed_length - 1,
+            self._limits.max_draft_tokens,
         )
+        if self._spec.rule is AcceptanceRule.REJECTION and self._limits.max_q_entries < 1:
+            free = 0  # each draft token would need its q
         steps = min(self._draft_steps, free)
         self._drafted = NOTHING
         if self._drafting is not None and steps > 0:
@@ -160,10 +177,18 @@ class SpeculativeSession:
         if answer.reopened:  # a prefill: nobody has judged the proposal
             self.statistics.add_pause(answer.elapsed_s)
             self._drafted = NOTHING
+            self._meet()
             return self._commit((), answer.verdict)
         drafted, mode = len(proposal.token_ids), self._drafted.mode
         self.statistics.add_round(drafted, answer.verdict, answer.elapsed_s, mode)
         return self._commit(proposal.token_ids, answer.verdict)
+
+    def _meet(self) -> None:
+        """A verifier has the session: what it takes counts, whatever another one takes."""
+        self._limits = self._stream.limits or self._limits
+        self.statistics.resumed_on = sorted(self._stream.resumed_on)
+        if self._drafting is not None:
+            self._drafting.limit_q(min(self._q_entries, self._limits.max_q_entries))
 
     def close(self) -> None:
         """Free what the session holds at both ends. Twice is harmless."""

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import grpc
 from opentelemetry.trace import Tracer
 
 from common.device.choice import choose_device
 from common.engine.memory import profile_kv_memory
+from common.errors import ConfigError
 from common.kv.pages import PagePool
 from common.model.paged_model import PagedModel
 from common.telemetry.tracing import NO_TRACER
-from common.types import ModelInfo
+from common.types import IDENTITY_PARTS, ModelInfo
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
 from drafter.bridge.bridge import Bridge
@@ -43,6 +45,7 @@ async def build(
         config.round_timeout_s,
         config.open_timeout_s,
         tracer,
+        parts_of(config.resume_on),
     )
     model, draft = await asyncio.to_thread(_load_draft, config)
     info, target_files = await verifier.describe()
@@ -53,14 +56,7 @@ async def build(
     sampler_, pool = await asyncio.to_thread(_make_room, config, model, bridge, context, q_entries)
     most_rows, ahead = config.max_batch_tokens, runs_ahead(config, model)
     engine = DraftEngine(model, pool, bridge, most_rows, context, config.threads, sampler_, ahead)
-    log.info(
-        "%s drafts for %s over %s: %d shared tokens, map %s",
-        config.model,
-        info.model,
-        "the same tokenizer" if bridge.identity else f"bridge {config.bridge}",
-        bridge.shared_count,
-        bridge.sha256[:16],
-    )
+    _log_pair(config, info, bridge)
     chooser = AutoChooser(STEP_COST, ROW_COST)
     return Pair(
         bridge,
@@ -76,6 +72,45 @@ async def build(
     )
 
 
+async def rebuild(config: DrafterConfig, pair: Pair) -> Pair:
+    """A pair with what verifiers serve now, on the same draft model and engine.
+
+    Streams that run keep their own. Raises VerifierUnavailable or UnsupportedTokenizer.
+    """
+    info, files = await pair.verifier.describe()
+    bridge = await asyncio.to_thread(_make_bridge, info, files, pair.bridge.draft)
+    q_entries = min(config.q_entries, info.max_q_entries)
+    sampler_ = await asyncio.to_thread(
+        _ready_sampler, pair.engine.model, bridge, config.max_sessions, q_entries
+    )
+    pair.engine.use(bridge, sampler_)
+    _log_pair(config, info, bridge)
+    chooser = AutoChooser(STEP_COST, ROW_COST)
+    return replace(pair, bridge=bridge, info=info, chooser=chooser, q_entries=q_entries)
+
+
+def parts_of(resume_on: str) -> frozenset[str]:
+    """The parts that the setting names. Raises ConfigError."""
+    parts = frozenset(part.strip() for part in resume_on.split(",") if part.strip())
+    if parts - set(IDENTITY_PARTS):
+        raise ConfigError(
+            f"resume_on is {resume_on!r}; it must be some of {', '.join(IDENTITY_PARTS)}, with "
+            "commas"
+        )
+    return parts
+
+
+def _log_pair(config: DrafterConfig, info: ModelInfo, bridge: Bridge) -> None:
+    log.info(
+        "%s drafts for %s over %s: %d shared tokens, map %s",
+        config.model,
+        info.model,
+        "the same tokenizer" if bridge.identity else f"bridge {config.bridge}",
+        bridge.shared_count,
+        bridge.sha256[:16],
+    )
+
+
 def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
     device = choose_device(config.device, config.dtype)
     log.info("%s on %s", config.model, device)
@@ -88,13 +123,20 @@ def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
 def _make_room(
     config: DrafterConfig, model: PagedModel, bridge: Bridge, context: int, q_entries: int
 ) -> tuple[Sampler, PagePool]:
-    model.runtime.enter()  # a thread of its own launches here
-    sampler_ = make_sampler(model, bridge, config.max_sessions, q_entries)
-    sampler_.warm_up()
+    sampler_ = _ready_sampler(model, bridge, config.max_sessions, q_entries)
     pool = profile_kv_memory(
         model, config, context=context, most_rows=config.max_batch_tokens, shrink=True
     )
     return sampler_, pool
+
+
+def _ready_sampler(
+    model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int
+) -> Sampler:
+    model.runtime.enter()  # a thread of its own launches here
+    sampler_ = make_sampler(model, bridge, most_sessions, q_entries)
+    sampler_.warm_up()
+    return sampler_
 
 
 def runs_ahead(config: DrafterConfig, model: PagedModel) -> bool:

@@ -39,6 +39,7 @@ class StreamStatistics:
     watcher: RoundWatcher | None = None
     outside_us: list[int] = field(default_factory=list)  # by round: in neither model's passes
     queue_us: list[int] = field(default_factory=list)  # so much of it in the queues
+    resumed_on: list[str] = field(default_factory=list)  # parts of the verifier's identity
     _marked: tuple[float, float, float] | None = None  # at the last round's end
 
     @property

@@ -21,7 +21,8 @@ from common.types import BridgeMode, Verdict
 from common.version import VERSION
 from drafter.config import DrafterConfig
 from drafter.generate.reply import Completion
-from drafter.session import Pair, SpeculativeSession
+from drafter.pairing import Pairing
+from drafter.session import SpeculativeSession
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ ByPosition = dict[str, list[Counter]]  # bridge -> counters of the first positio
 class DrafterTelemetry:
     """One service's; its registry is the draft engine's."""
 
-    def __init__(self, pair: Pair, config: DrafterConfig, streams: Callable[[], int]) -> None:
+    def __init__(self, pairing: Pairing, config: DrafterConfig, streams: Callable[[], int]) -> None:
         """streams: how many Generate streams are in progress."""
+        pair = pairing.last
         registry = pair.engine.telemetry.registry
         self.answers = registry.counters(metrics.ANSWERS)
         self.empty = registry.counter(metrics.EMPTY_ANSWERS)
@@ -47,6 +49,8 @@ class DrafterTelemetry:
         self.wire_bytes = registry.counter(metrics.WIRE_BYTES)
         self.first_token_s = registry.histogram(metrics.FIRST_TOKEN_SECONDS)
         self.round_s = registry.histogram(metrics.ROUND_SECONDS)
+        self.resumed_on = registry.counters(metrics.RESUMED_ON)
+        registry.read(metrics.TARGET_CHANGES, lambda: {(): pairing.changes})
         self.pause_s = registry.histogram(metrics.PAUSE_SECONDS)
         registry.read(metrics.STREAMS, lambda: {(): streams()})
         registry.read(metrics.STREAM_LIMIT, lambda: {(): config.max_sessions})
@@ -101,6 +105,8 @@ class StreamTelemetry:
             whole.empty.inc()
         if asked_for_drafts and not self._session.drafting:
             whole.undrafted.inc()
+        for part in statistics.resumed_on:
+            whole.resumed_on[part,].inc()
         facts = {
             "finish_reason": ending.reason.value,
             "rule": self._session.rule.label,

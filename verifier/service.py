@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import grpc
 
 from common.engine.server import serve_engine
-from common.errors import Draining, OutOfOrder, TokenizerMismatch
+from common.errors import Draining, IdentityMismatch, OutOfOrder, TokenizerMismatch
 from common.model.ranks import torchrun_rank
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
@@ -23,7 +24,7 @@ from common.rpc.server import Service
 from common.rpc.statuses import trailing
 from common.rpc.timeouts import ReusableTimeout
 from common.telemetry.tracing import exporting
-from common.types import ModelInfo, OpenSession, Proposal, SparseDistribution
+from common.types import ModelInfo, OpenSession, Proposal, SparseDistribution, Verdict
 from common.vocabulary.vocabulary import TokenizerFiles
 from common.wire import verify as wire_verify
 from common.wire.checks import check_ids
@@ -99,6 +100,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 verdict = await session.mailbox.take()
                 drafted = len(content.token_ids) if isinstance(content, Proposal) else 0
                 self._telemetry.verified(session.spec, drafted, verdict)
+                if verdict.round == 0:
+                    verdict = self._introduced(verdict)
                 yield pb.VerifyResponse(verdict=wire_verify.verdict_to_pb(verdict))
                 if verdict.finish_reason is not None:
                     return
@@ -116,7 +119,11 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         with self._session(spec, draft, q) as session:
             verdict = await session.mailbox.take()
         self._telemetry.verified(spec, len(draft), verdict)
-        return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(verdict))
+        return pb.VerifyOnceResponse(verdict=wire_verify.verdict_to_pb(self._introduced(verdict)))
+
+    def _introduced(self, verdict: Verdict) -> Verdict:
+        """A stream's first verdict also says who has the stream."""
+        return replace(verdict, identity=self._info.identity, limits=self._info.limits)
 
     @contextmanager
     def _session(
@@ -140,10 +147,22 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             raise Draining("this verifier is shutting down; open the session on another")
         if spec.tokenizer_sha256 != self._info.tokenizer_sha256:
             raise TokenizerMismatch(spec.tokenizer_sha256, self._info.tokenizer_sha256)
+        self._check_identity(spec)
         check_ids("open.prompt_token_ids", spec.prompt, self._info.vocab_size)
         check_ids("open.stop_token_ids", sorted(spec.stop_ids), self._info.vocab_size)
         spec.sampling.check_ids(self._info.vocab_size)
         return self._engine.open(spec, draft, q)
+
+    def _check_identity(self, spec: OpenSession) -> None:
+        """Raise IdentityMismatch if the session would go on in another model's words."""
+        own, began = self._info.identity, spec.identity
+        if own is None or began is None:
+            return
+        parts = [part for part in began.differing(own) if part not in spec.resume_on]
+        if parts:
+            raise IdentityMismatch(
+                {part: (getattr(began, part), getattr(own, part)) for part in parts}
+            )
 
     def _propose(self, session: Session, content: OpenSession | Proposal) -> None:
         if isinstance(content, OpenSession):

@@ -17,6 +17,7 @@ from common.wire.checks import FEATURES
 from verifier.acceptance.sampler import AcceptanceSampler, HostAcceptanceSampler
 from verifier.config import VerifierConfig
 from verifier.engine import Limits, VerifierEngine
+from verifier.identity import identity_of
 from verifier.ranks import load_target, watch
 
 
@@ -66,6 +67,9 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         device=str(device.place),
         dtype=device.dtype_name,
         features=FEATURES,
+        identity=identity_of(
+            folder, files, model, config.linear, device, ranks.place.world if ranks else 1
+        ),
     )
     return engine, info, files
 

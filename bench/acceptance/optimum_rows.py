@@ -35,7 +35,8 @@ from drafter.engine.sampling import COUPLED_SLOTS
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
 from drafter.startup import ROW_COST, STEP_COST
-from drafter.verifier_client.client import Answer, VerifierClient
+from drafter.verifier_client.client import VerifierClient
+from drafter.verifier_client.lost import Answer
 from drafter.verifier_client.selection import VerifierHistory
 from verifier.engine import Limits, VerifierEngine
 

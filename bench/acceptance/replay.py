@@ -16,7 +16,8 @@ from common.types import BridgeMode, FinishReason, ModelInfo, OpenSession, Propo
 from drafter.bridge.context import DraftContext
 from drafter.session import Pair, SpeculativeSession
 from drafter.speculation import speculate
-from drafter.verifier_client.client import Answer, VerifierClient
+from drafter.verifier_client.client import VerifierClient
+from drafter.verifier_client.lost import Answer
 from drafter.verifier_client.selection import VerifierHistory
 
 

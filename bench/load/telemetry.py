@@ -63,7 +63,8 @@ def drafter_hook() -> Callable[[], object]:
     pair: Any = SimpleNamespace(engine=engine)
     statistics = StreamStatistics()
     session: Any = SimpleNamespace(statistics=statistics)
-    reported = StreamTelemetry(DrafterTelemetry(pair, DrafterConfig(), lambda: 0), session)
+    pairing: Any = SimpleNamespace(last=pair, changes=0)
+    reported = StreamTelemetry(DrafterTelemetry(pairing, DrafterConfig(), lambda: 0), session)
 
     def hook() -> None:
         for stage in statistics.stage_s:

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from common.pb import sampling_pb2 as crossdraft_dot_v1_dot_sampling__pb2
+from common.pb import verifier_pb2 as crossdraft_dot_v1_dot_verifier__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63rossdraft/v1/drafter.proto\x12\rcrossdraft.v1\x1a\x1c\x63rossdraft/v1/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"V\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.crossdraft.v1.ChatMessage\x12\x14\n\x07time_us\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_time_us\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xcb\x03\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x13.crossdraft.v1.ChatH\x00\x12\x33\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x17.crossdraft.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x18\n\x0b\x64raft_steps\x18\x06 \x01(\rH\x01\x88\x01\x01\x12.\n\x0b\x62ridge_mode\x18\x07 \x01(\x0e\x32\x19.crossdraft.v1.BridgeMode\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12)\n\x08sampling\x18\t \x01(\x0b\x32\x17.crossdraft.v1.Sampling\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\n \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x19\n\x11resumed_token_ids\x18\x0c \x03(\r\x12\x19\n\x11required_features\x18\r \x03(\tB\x07\n\x05inputB\x0e\n\x0c_draft_steps\"\xa0\x01\n\x10GenerateResponse\x12,\n\x06\x64\x65ltas\x18\x01 \x01(\x0b\x32\x1a.crossdraft.v1.TokenDeltasH\x00\x12)\n\x07summary\x18\x02 \x01(\x0b\x32\x16.crossdraft.v1.SummaryH\x00\x12\x19\n\x0c\x63hat_time_us\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05\x65ventB\x0f\n\r_chat_time_us\"8\n\x0bTokenDeltas\x12)\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x19.crossdraft.v1.TokenDelta\"\x9a\x01\n\nTokenDelta\x12\x15\n\x08token_id\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12*\n\x06origin\x18\x03 \x01(\x0e\x32\x1a.crossdraft.v1.TokenOrigin\x12.\n\x08logprobs\x18\x04 \x01(\x0b\x32\x1c.crossdraft.v1.TokenLogprobsB\x0b\n\t_token_id\"\x83\x04\n\x07Summary\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x1b\n\x13\x64rafted_by_position\x18\x06 \x03(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\r\x12\x1e\n\x16time_to_first_token_us\x18\x08 \x01(\x04\x12\x10\n\x08total_us\x18\t \x01(\x04\x12.\n\x0bstage_times\x18\n \x01(\x0b\x32\x19.crossdraft.v1.StageTimes\x12\x12\n\nwire_bytes\x18\x0b \x01(\x04\x12\x1b\n\x13intersection_rounds\x18\x0c \x01(\r\x12\x13\n\x0btext_rounds\x18\r \x01(\r\x12\x10\n\x08\x64rafting\x18\x0e \x01(\x08\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x0f \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x13\n\x0bstop_string\x18\x10 \x01(\t\x12\x12\n\noutside_us\x18\x11 \x03(\x04\x12\x10\n\x08queue_us\x18\x12 \x03(\x04\"\xce\x01\n\nStageTimes\x12\x16\n\x0e\x64raft_model_us\x18\x01 \x01(\x04\x12\x16\n\x0e\x64raft_queue_us\x18\x02 \x01(\x04\x12\x11\n\tbridge_us\x18\x03 \x01(\x04\x12\x19\n\x11verifier_queue_us\x18\x04 \x01(\x04\x12\x1b\n\x13verifier_forward_us\x18\x05 \x01(\x04\x12\x1a\n\x12verifier_accept_us\x18\x06 \x01(\x04\x12\x12\n\nnetwork_us\x18\x07 \x01(\x04\x12\x15\n\rdetokenize_us\x18\x08 \x01(\x04\"\x10\n\x0eGetPairRequest\"\xb4\x02\n\x0fGetPairResponse\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x13\n\x0b\x64raft_model\x18\x02 \x01(\t\x12\x0e\n\x06\x62ridge\x18\x03 \x01(\t\x12\x15\n\rbridge_sha256\x18\x04 \x01(\t\x12\x15\n\rshared_tokens\x18\x05 \x01(\r\x12\x1a\n\x12max_context_length\x18\x06 \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x19\n\x11max_message_bytes\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08\x64rafting\x18\x0b \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x0e \x03(\t*s\n\nBridgeMode\x12\x1b\n\x17\x42RIDGE_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42RIDGE_MODE_INTERSECTION\x10\x01\x12\x14\n\x10\x42RIDGE_MODE_TEXT\x10\x02\x12\x14\n\x10\x42RIDGE_MODE_AUTO\x10\x03*^\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_ORIGIN_DRAFT\x10\x01\x12\x19\n\x15TOKEN_ORIGIN_VERIFIER\x10\x02\x32\xa9\x01\n\x0e\x44rafterService\x12M\n\x08Generate\x12\x1e.crossdraft.v1.GenerateRequest\x1a\x1f.crossdraft.v1.GenerateResponse0\x01\x12H\n\x07GetPair\x12\x1d.crossdraft.v1.GetPairRequest\x1a\x1e.crossdraft.v1.GetPairResponseBh\n\x10io.crossdraft.v1P\x01ZBgithub.com/crossdraft/crossdraft/gen/go/crossdraft/v1;crossdraftv1\xaa\x02\rCrossdraft.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63rossdraft/v1/drafter.proto\x12\rcrossdraft.v1\x1a\x1c\x63rossdraft/v1/sampling.proto\x1a\x1c\x63rossdraft/v1/verifier.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"V\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.crossdraft.v1.ChatMessage\x12\x14\n\x07time_us\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_time_us\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x81\x04\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x13.crossdraft.v1.ChatH\x00\x12\x33\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x17.crossdraft.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\x12\x18\n\x0b\x64raft_steps\x18\x06 \x01(\rH\x01\x88\x01\x01\x12.\n\x0b\x62ridge_mode\x18\x07 \x01(\x0e\x32\x19.crossdraft.v1.BridgeMode\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12)\n\x08sampling\x18\t \x01(\x0b\x32\x17.crossdraft.v1.Sampling\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\n \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x19\n\x11resumed_token_ids\x18\x0c \x03(\r\x12\x19\n\x11required_features\x18\r \x03(\t\x12\x34\n\x0eresumed_target\x18\x0e \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentityB\x07\n\x05inputB\x0e\n\x0c_draft_steps\"\xce\x01\n\x10GenerateResponse\x12,\n\x06\x64\x65ltas\x18\x01 \x01(\x0b\x32\x1a.crossdraft.v1.TokenDeltasH\x00\x12)\n\x07summary\x18\x02 \x01(\x0b\x32\x16.crossdraft.v1.SummaryH\x00\x12\x19\n\x0c\x63hat_time_us\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12,\n\x06target\x18\x04 \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentityB\x07\n\x05\x65ventB\x0f\n\r_chat_time_us\"8\n\x0bTokenDeltas\x12)\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x19.crossdraft.v1.TokenDelta\"\x9a\x01\n\nTokenDelta\x12\x15\n\x08token_id\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12*\n\x06origin\x18\x03 \x01(\x0e\x32\x1a.crossdraft.v1.TokenOrigin\x12.\n\x08logprobs\x18\x04 \x01(\x0b\x32\x1c.crossdraft.v1.TokenLogprobsB\x0b\n\t_token_id\"\xc5\x04\n\x07Summary\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x1b\n\x13\x64rafted_by_position\x18\x06 \x03(\r\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\r\x12\x1e\n\x16time_to_first_token_us\x18\x08 \x01(\x04\x12\x10\n\x08total_us\x18\t \x01(\x04\x12.\n\x0bstage_times\x18\n \x01(\x0b\x32\x19.crossdraft.v1.StageTimes\x12\x12\n\nwire_bytes\x18\x0b \x01(\x04\x12\x1b\n\x13intersection_rounds\x18\x0c \x01(\r\x12\x13\n\x0btext_rounds\x18\r \x01(\r\x12\x10\n\x08\x64rafting\x18\x0e \x01(\x08\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x0f \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x13\n\x0bstop_string\x18\x10 \x01(\t\x12\x12\n\noutside_us\x18\x11 \x03(\x04\x12\x10\n\x08queue_us\x18\x12 \x03(\x04\x12,\n\x06target\x18\x13 \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentity\x12\x12\n\nresumed_on\x18\x14 \x03(\t\"\xce\x01\n\nStageTimes\x12\x16\n\x0e\x64raft_model_us\x18\x01 \x01(\x04\x12\x16\n\x0e\x64raft_queue_us\x18\x02 \x01(\x04\x12\x11\n\tbridge_us\x18\x03 \x01(\x04\x12\x19\n\x11verifier_queue_us\x18\x04 \x01(\x04\x12\x1b\n\x13verifier_forward_us\x18\x05 \x01(\x04\x12\x1a\n\x12verifier_accept_us\x18\x06 \x01(\x04\x12\x12\n\nnetwork_us\x18\x07 \x01(\x04\x12\x15\n\rdetokenize_us\x18\x08 \x01(\x04\"\x10\n\x0eGetPairRequest\"\xb4\x02\n\x0fGetPairResponse\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x13\n\x0b\x64raft_model\x18\x02 \x01(\t\x12\x0e\n\x06\x62ridge\x18\x03 \x01(\t\x12\x15\n\rbridge_sha256\x18\x04 \x01(\t\x12\x15\n\rshared_tokens\x18\x05 \x01(\r\x12\x1a\n\x12max_context_length\x18\x06 \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x19\n\x11max_message_bytes\x18\t \x01(\r\x12\x0f\n\x07version\x18\n \x01(\t\x12\x10\n\x08\x64rafting\x18\x0b \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x0e \x03(\t*s\n\nBridgeMode\x12\x1b\n\x17\x42RIDGE_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42RIDGE_MODE_INTERSECTION\x10\x01\x12\x14\n\x10\x42RIDGE_MODE_TEXT\x10\x02\x12\x14\n\x10\x42RIDGE_MODE_AUTO\x10\x03*^\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x16\n\x12TOKEN_ORIGIN_DRAFT\x10\x01\x12\x19\n\x15TOKEN_ORIGIN_VERIFIER\x10\x02\x32\xa9\x01\n\x0e\x44rafterService\x12M\n\x08Generate\x12\x1e.crossdraft.v1.GenerateRequest\x1a\x1f.crossdraft.v1.GenerateResponse0\x01\x12H\n\x07GetPair\x12\x1d.crossdraft.v1.GetPairRequest\x1a\x1e.crossdraft.v1.GetPairResponseBh\n\x10io.crossdraft.v1P\x01ZBgithub.com/crossdraft/crossdraft/gen/go/crossdraft/v1;crossdraftv1\xaa\x02\rCrossdraft.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +34,32 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'crossdraft.v1.drafter_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.crossdraft.v1P\001ZBgithub.com/crossdraft/crossdraft/gen/go/crossdraft/v1;crossdraftv1\252\002\rCrossdraft.V1'
-  _globals['_BRIDGEMODE']._serialized_start=2131
-  _globals['_BRIDGEMODE']._serialized_end=2246
-  _globals['_TOKENORIGIN']._serialized_start=2248
-  _globals['_TOKENORIGIN']._serialized_end=2342
-  _globals['_CHATMESSAGE']._serialized_start=76
-  _globals['_CHATMESSAGE']._serialized_end=120
-  _globals['_CHAT']._serialized_start=122
-  _globals['_CHAT']._serialized_end=208
-  _globals['_TOKENIDS']._serialized_start=210
-  _globals['_TOKENIDS']._serialized_end=233
-  _globals['_GENERATEREQUEST']._serialized_start=236
-  _globals['_GENERATEREQUEST']._serialized_end=695
-  _globals['_GENERATERESPONSE']._serialized_start=698
-  _globals['_GENERATERESPONSE']._serialized_end=858
-  _globals['_TOKENDELTAS']._serialized_start=860
-  _globals['_TOKENDELTAS']._serialized_end=916
-  _globals['_TOKENDELTA']._serialized_start=919
-  _globals['_TOKENDELTA']._serialized_end=1073
-  _globals['_SUMMARY']._serialized_start=1076
-  _globals['_SUMMARY']._serialized_end=1591
-  _globals['_STAGETIMES']._serialized_start=1594
-  _globals['_STAGETIMES']._serialized_end=1800
-  _globals['_GETPAIRREQUEST']._serialized_start=1802
-  _globals['_GETPAIRREQUEST']._serialized_end=1818
-  _globals['_GETPAIRRESPONSE']._serialized_start=1821
-  _globals['_GETPAIRRESPONSE']._serialized_end=2129
-  _globals['_DRAFTERSERVICE']._serialized_start=2345
-  _globals['_DRAFTERSERVICE']._serialized_end=2514
+  _globals['_BRIDGEMODE']._serialized_start=2327
+  _globals['_BRIDGEMODE']._serialized_end=2442
+  _globals['_TOKENORIGIN']._serialized_start=2444
+  _globals['_TOKENORIGIN']._serialized_end=2538
+  _globals['_CHATMESSAGE']._serialized_start=106
+  _globals['_CHATMESSAGE']._serialized_end=150
+  _globals['_CHAT']._serialized_start=152
+  _globals['_CHAT']._serialized_end=238
+  _globals['_TOKENIDS']._serialized_start=240
+  _globals['_TOKENIDS']._serialized_end=263
+  _globals['_GENERATEREQUEST']._serialized_start=266
+  _globals['_GENERATEREQUEST']._serialized_end=779
+  _globals['_GENERATERESPONSE']._serialized_start=782
+  _globals['_GENERATERESPONSE']._serialized_end=988
+  _globals['_TOKENDELTAS']._serialized_start=990
+  _globals['_TOKENDELTAS']._serialized_end=1046
+  _globals['_TOKENDELTA']._serialized_start=1049
+  _globals['_TOKENDELTA']._serialized_end=1203
+  _globals['_SUMMARY']._serialized_start=1206
+  _globals['_SUMMARY']._serialized_end=1787
+  _globals['_STAGETIMES']._serialized_start=1790
+  _globals['_STAGETIMES']._serialized_end=1996
+  _globals['_GETPAIRREQUEST']._serialized_start=1998
+  _globals['_GETPAIRREQUEST']._serialized_end=2014
+  _globals['_GETPAIRRESPONSE']._serialized_start=2017
+  _globals['_GETPAIRRESPONSE']._serialized_end=2325
+  _globals['_DRAFTERSERVICE']._serialized_start=2541
+  _globals['_DRAFTERSERVICE']._serialized_end=2710
 # @@protoc_insertion_point(module_scope)

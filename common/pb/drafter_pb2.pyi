@@ -1,4 +1,5 @@
 from common.pb import sampling_pb2 as _sampling_pb2
+from common.pb import verifier_pb2 as _verifier_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -51,7 +52,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos", "sampling", "acceptance_rule", "stop", "resumed_token_ids", "required_features")
+    __slots__ = ("prompt", "chat", "prompt_token_ids", "max_new_tokens", "stop_token_ids", "draft_steps", "bridge_mode", "ignore_eos", "sampling", "acceptance_rule", "stop", "resumed_token_ids", "required_features", "resumed_target")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +66,7 @@ class GenerateRequest(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     RESUMED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_TARGET_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: Chat
     prompt_token_ids: TokenIds
@@ -78,17 +80,20 @@ class GenerateRequest(_message.Message):
     stop: _containers.RepeatedScalarFieldContainer[str]
     resumed_token_ids: _containers.RepeatedScalarFieldContainer[int]
     required_features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[_sampling_pb2.Sampling, _Mapping]] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., stop: _Optional[_Iterable[str]] = ..., resumed_token_ids: _Optional[_Iterable[int]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
+    resumed_target: _verifier_pb2.ModelIdentity
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., draft_steps: _Optional[int] = ..., bridge_mode: _Optional[_Union[BridgeMode, str]] = ..., ignore_eos: _Optional[bool] = ..., sampling: _Optional[_Union[_sampling_pb2.Sampling, _Mapping]] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., stop: _Optional[_Iterable[str]] = ..., resumed_token_ids: _Optional[_Iterable[int]] = ..., required_features: _Optional[_Iterable[str]] = ..., resumed_target: _Optional[_Union[_verifier_pb2.ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("deltas", "summary", "chat_time_us")
+    __slots__ = ("deltas", "summary", "chat_time_us", "target")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     CHAT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     deltas: TokenDeltas
     summary: Summary
     chat_time_us: int
-    def __init__(self, deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., chat_time_us: _Optional[int] = ...) -> None: ...
+    target: _verifier_pb2.ModelIdentity
+    def __init__(self, deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., chat_time_us: _Optional[int] = ..., target: _Optional[_Union[_verifier_pb2.ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class TokenDeltas(_message.Message):
     __slots__ = ("deltas",)
@@ -109,7 +114,7 @@ class TokenDelta(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ..., logprobs: _Optional[_Union[_sampling_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("finish_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_us", "total_us", "stage_times", "wire_bytes", "intersection_rounds", "text_rounds", "drafting", "acceptance_rule", "stop_string", "outside_us", "queue_us")
+    __slots__ = ("finish_reason", "prompt_tokens", "output_tokens", "rounds", "mean_acceptance_length", "drafted_by_position", "accepted_by_position", "time_to_first_token_us", "total_us", "stage_times", "wire_bytes", "intersection_rounds", "text_rounds", "drafting", "acceptance_rule", "stop_string", "outside_us", "queue_us", "target", "resumed_on")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +133,8 @@ class Summary(_message.Message):
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_US_FIELD_NUMBER: _ClassVar[int]
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_ON_FIELD_NUMBER: _ClassVar[int]
     finish_reason: _sampling_pb2.FinishReason
     prompt_tokens: int
     output_tokens: int
@@ -146,7 +153,9 @@ class Summary(_message.Message):
     stop_string: str
     outside_us: _containers.RepeatedScalarFieldContainer[int]
     queue_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_us: _Optional[int] = ..., total_us: _Optional[int] = ..., stage_times: _Optional[_Union[StageTimes, _Mapping]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., drafting: _Optional[bool] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., stop_string: _Optional[str] = ..., outside_us: _Optional[_Iterable[int]] = ..., queue_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    target: _verifier_pb2.ModelIdentity
+    resumed_on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., mean_acceptance_length: _Optional[float] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., time_to_first_token_us: _Optional[int] = ..., total_us: _Optional[int] = ..., stage_times: _Optional[_Union[StageTimes, _Mapping]] = ..., wire_bytes: _Optional[int] = ..., intersection_rounds: _Optional[int] = ..., text_rounds: _Optional[int] = ..., drafting: _Optional[bool] = ..., acceptance_rule: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., stop_string: _Optional[str] = ..., outside_us: _Optional[_Iterable[int]] = ..., queue_us: _Optional[_Iterable[int]] = ..., target: _Optional[_Union[_verifier_pb2.ModelIdentity, _Mapping]] = ..., resumed_on: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StageTimes(_message.Message):
     __slots__ = ("draft_model_us", "draft_queue_us", "bridge_us", "verifier_queue_us", "verifier_forward_us", "verifier_accept_us", "network_us", "detokenize_us")

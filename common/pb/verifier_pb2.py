@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from common.pb import sampling_pb2 as crossdraft_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63rossdraft/v1/verifier.proto\x12\rcrossdraft.v1\x1a\x1c\x63rossdraft/v1/sampling.proto\"\x11\n\x0fGetModelRequest\"\xbd\x02\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x07 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x08 \x01(\r\x12\x15\n\rrow_invariant\x18\t \x01(\x08\x12\x0f\n\x07version\x18\n \x01(\t\x12\x15\n\rmax_q_entries\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x0e \x03(\t\"\x15\n\x13GetTokenizerRequest\"K\n\x14GetTokenizerResponse\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\"l\n\rVerifyRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.OpenH\x00\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.crossdraft.v1.ProposalH\x00\x42\t\n\x07message\"\x9b\x02\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x18\n\x10tokenizer_sha256\x18\x04 \x01(\t\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12)\n\x08sampling\x18\x07 \x01(\x0b\x32\x17.crossdraft.v1.Sampling\x12\x1d\n\x15resumed_output_tokens\x18\x08 \x01(\r\x12\x19\n\x11required_features\x18\t \x03(\t\"\x8a\x01\n\x08Proposal\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12,\n\x01q\x18\x04 \x03(\x0b\x32!.crossdraft.v1.SparseDistribution\x12\x19\n\x11required_features\x18\x05 \x03(\t\"9\n\x0eVerifyResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict\"\x85\x02\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x02 \x01(\r\x12\x1a\n\rnext_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12&\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x18.crossdraft.v1.RoundCost\x12.\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1c.crossdraft.v1.TokenLogprobsB\x10\n\x0e_next_token_id\"p\n\tRoundCost\x12\x10\n\x08queue_us\x18\x01 \x01(\x04\x12\x12\n\nforward_us\x18\x02 \x01(\x04\x12\x11\n\taccept_us\x18\x03 \x01(\x04\x12\x16\n\x0e\x62\x61tch_sessions\x18\x04 \x01(\r\x12\x12\n\nbatch_rows\x18\x05 \x01(\r\"}\n\x11VerifyOnceRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.Open\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12,\n\x01q\x18\x03 \x03(\x0b\x32!.crossdraft.v1.SparseDistribution\"=\n\x12VerifyOnceResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict2\xd7\x02\n\x0fVerifierService\x12K\n\x08GetModel\x12\x1e.crossdraft.v1.GetModelRequest\x1a\x1f.crossdraft.v1.GetModelResponse\x12Y\n\x0cGetTokenizer\x12\".crossdraft.v1.GetTokenizerRequest\x1a#.crossdraft.v1.GetTokenizerResponse0\x01\x12I\n\x06Verify\x12\x1c.crossdraft.v1.VerifyRequest\x1a\x1d.crossdraft.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nVerifyOnce\x12 .crossdraft.v1.VerifyOnceRequest\x1a!.crossdraft.v1.VerifyOnceResponseBh\n\x10io.crossdraft.v1P\x01ZBgithub.com/crossdraft/crossdraft/gen/go/crossdraft/v1;crossdraftv1\xaa\x02\rCrossdraft.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63rossdraft/v1/verifier.proto\x12\rcrossdraft.v1\x1a\x1c\x63rossdraft/v1/sampling.proto\"\x11\n\x0fGetModelRequest\"\xed\x02\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x07 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x08 \x01(\r\x12\x15\n\rrow_invariant\x18\t \x01(\x08\x12\x0f\n\x07version\x18\n \x01(\t\x12\x15\n\rmax_q_entries\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x0e \x03(\t\x12.\n\x08identity\x18\x0f \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentity\"q\n\rModelIdentity\x12\x16\n\x0eweights_sha256\x18\x01 \x01(\t\x12\x10\n\x08numerics\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_sha256\x18\x03 \x01(\t\x12\x1c\n\x14\x63hat_template_sha256\x18\x04 \x01(\t\"\\\n\rSessionLimits\x12\x1a\n\x12max_context_length\x18\x01 \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x02 \x01(\r\x12\x15\n\rmax_q_entries\x18\x03 \x01(\r\"\x15\n\x13GetTokenizerRequest\"K\n\x14GetTokenizerResponse\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x12\n\nfile_bytes\x18\x03 \x01(\x04\"l\n\rVerifyRequest\x12#\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.OpenH\x00\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.crossdraft.v1.ProposalH\x00\x42\t\n\x07message\"\xde\x02\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\r\x12\x18\n\x10tokenizer_sha256\x18\x04 \x01(\t\x12\x36\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1d.crossdraft.v1.AcceptanceRule\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12)\n\x08sampling\x18\x07 \x01(\x0b\x32\x17.crossdraft.v1.Sampling\x12\x1d\n\x15resumed_output_tokens\x18\x08 \x01(\r\x12\x19\n\x11required_features\x18\t \x03(\t\x12.\n\x08identity\x18\n \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentity\x12\x11\n\tresume_on\x18\x0b \x03(\t\"\x8a\x01\n\x08Proposal\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12,\n\x01q\x18\x04 \x03(\x0b\x32!.crossdraft.v1.SparseDistribution\x12\x19\n\x11required_features\x18\x05 \x03(\t\"9\n\x0eVerifyResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict\"\xe3\x02\n\x07Verdict\x12\r\n\x05round\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x02 \x01(\r\x12\x1a\n\rnext_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x10\x63ommitted_length\x18\x04 \x01(\r\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.crossdraft.v1.FinishReason\x12&\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x18.crossdraft.v1.RoundCost\x12.\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1c.crossdraft.v1.TokenLogprobs\x12.\n\x08identity\x18\x08 \x01(\x0b\x32\x1c.crossdraft.v1.ModelIdentity\x12,\n\x06limits\x18\t \x01(\x0b\x32\x1c.crossdraft.v1.SessionLimitsB\x10\n\x0e_next_token_id\"p\n\tRoundCost\x12\x10\n\x08queue_us\x18\x01 \x01(\x04\x12\x12\n\nforward_us\x18\x02 \x01(\x04\x12\x11\n\taccept_us\x18\x03 \x01(\x04\x12\x16\n\x0e\x62\x61tch_sessions\x18\x04 \x01(\r\x12\x12\n\nbatch_rows\x18\x05 \x01(\r\"}\n\x11VerifyOnceRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.crossdraft.v1.Open\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12,\n\x01q\x18\x03 \x03(\x0b\x32!.crossdraft.v1.SparseDistribution\"=\n\x12VerifyOnceResponse\x12\'\n\x07verdict\x18\x01 \x01(\x0b\x32\x16.crossdraft.v1.Verdict2\xd7\x02\n\x0fVerifierService\x12K\n\x08GetModel\x12\x1e.crossdraft.v1.GetModelRequest\x1a\x1f.crossdraft.v1.GetModelResponse\x12Y\n\x0cGetTokenizer\x12\".crossdraft.v1.GetTokenizerRequest\x1a#.crossdraft.v1.GetTokenizerResponse0\x01\x12I\n\x06Verify\x12\x1c.crossdraft.v1.VerifyRequest\x1a\x1d.crossdraft.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nVerifyOnce\x12 .crossdraft.v1.VerifyOnceRequest\x1a!.crossdraft.v1.VerifyOnceResponseBh\n\x10io.crossdraft.v1P\x01ZBgithub.com/crossdraft/crossdraft/gen/go/crossdraft/v1;crossdraftv1\xaa\x02\rCrossdraft.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELREQUEST']._serialized_start=77
   _globals['_GETMODELREQUEST']._serialized_end=94
   _globals['_GETMODELRESPONSE']._serialized_start=97
-  _globals['_GETMODELRESPONSE']._serialized_end=414
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=416
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=437
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=439
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=514
-  _globals['_VERIFYREQUEST']._serialized_start=516
-  _globals['_VERIFYREQUEST']._serialized_end=624
-  _globals['_OPEN']._serialized_start=627
-  _globals['_OPEN']._serialized_end=910
-  _globals['_PROPOSAL']._serialized_start=913
-  _globals['_PROPOSAL']._serialized_end=1051
-  _globals['_VERIFYRESPONSE']._serialized_start=1053
-  _globals['_VERIFYRESPONSE']._serialized_end=1110
-  _globals['_VERDICT']._serialized_start=1113
-  _globals['_VERDICT']._serialized_end=1374
-  _globals['_ROUNDCOST']._serialized_start=1376
-  _globals['_ROUNDCOST']._serialized_end=1488
-  _globals['_VERIFYONCEREQUEST']._serialized_start=1490
-  _globals['_VERIFYONCEREQUEST']._serialized_end=1615
-  _globals['_VERIFYONCERESPONSE']._serialized_start=1617
-  _globals['_VERIFYONCERESPONSE']._serialized_end=1678
-  _globals['_VERIFIERSERVICE']._serialized_start=1681
-  _globals['_VERIFIERSERVICE']._serialized_end=2024
+  _globals['_GETMODELRESPONSE']._serialized_end=462
+  _globals['_MODELIDENTITY']._serialized_start=464
+  _globals['_MODELIDENTITY']._serialized_end=577
+  _globals['_SESSIONLIMITS']._serialized_start=579
+  _globals['_SESSIONLIMITS']._serialized_end=671
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=673
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=694
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=696
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=771
+  _globals['_VERIFYREQUEST']._serialized_start=773
+  _globals['_VERIFYREQUEST']._serialized_end=881
+  _globals['_OPEN']._serialized_start=884
+  _globals['_OPEN']._serialized_end=1234
+  _globals['_PROPOSAL']._serialized_start=1237
+  _globals['_PROPOSAL']._serialized_end=1375
+  _globals['_VERIFYRESPONSE']._serialized_start=1377
+  _globals['_VERIFYRESPONSE']._serialized_end=1434
+  _globals['_VERDICT']._serialized_start=1437
+  _globals['_VERDICT']._serialized_end=1792
+  _globals['_ROUNDCOST']._serialized_start=1794
+  _globals['_ROUNDCOST']._serialized_end=1906
+  _globals['_VERIFYONCEREQUEST']._serialized_start=1908
+  _globals['_VERIFYONCEREQUEST']._serialized_end=2033
+  _globals['_VERIFYONCERESPONSE']._serialized_start=2035
+  _globals['_VERIFYONCERESPONSE']._serialized_end=2096
+  _globals['_VERIFIERSERVICE']._serialized_start=2099
+  _globals['_VERIFIERSERVICE']._serialized_end=2442
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -56,6 +57,8 @@ class Service:
     full_name: str  # "crossdraft.v1.VerifierService"
     register: Callable[[Any, grpc.aio.Server], None]
     servicer: Any
+    # Gets what the service calls when it can't serve for a while, and when it can again.
+    report_to: Callable[[Callable[[bool], None]], None] = lambda set_able: None
 
 
 class GrpcServer:
@@ -76,6 +79,10 @@ class GrpcServer:
         )
         self._server: grpc.aio.Server | None = None
         self._died = asyncio.Event()
+        self._welcome = False  # by the process's own course: started, not draining
+        self._able = {service.full_name: True for service in services}
+        for service in services:
+            service.report_to(partial(self._set_able, service.full_name))
         self.health = Health([service.full_name for service in services])
 
     async def start(self) -> int:
@@ -107,7 +114,12 @@ class GrpcServer:
 
         Waits for no watcher, so that none can hold up the end.
         """
-        self.health.set_serving(serving)
+        self._welcome = serving
+        self.health.set_serving(serving and all(self._able.values()))
+
+    def _set_able(self, name: str, able: bool) -> None:
+        self._able[name] = able
+        self.health.set_serving(self._welcome and all(self._able.values()))
 
     async def run_until_signal(self, on_drain: Drain | None = None) -> None:
         """Serve until SIGTERM or SIGINT; then not ready, `on_drain`, and stop within the grace.

@@ -15,7 +15,7 @@ from typing import Literal
 
 from common.sampling.acceptance_rule import AcceptanceRule
 from common.telemetry.metric import Metric, counter, gauge, seconds, sizes
-from common.types import BridgeMode, FinishReason
+from common.types import IDENTITY_PARTS, BridgeMode, FinishReason
 
 OTHER = "other"  # a label's value where the real one isn't listed
 NONE = "none"  # a label's value where there is nothing to report
@@ -190,6 +190,17 @@ UNDRAFTED_ANSWERS = counter(
 PAUSE_SECONDS = seconds(
     "crossdraft_drafter_verifier_pause_seconds",
     "Verifiers lost in mid-session: from the request to one to the verdict of the next one.",
+)
+
+RESUMED_ON = counter(
+    "crossdraft_drafter_resumed_on_total",
+    "Streams that ended after they had gone on at a verifier with another identity, by the part "
+    "that differed (`resume_on`).",
+    part=IDENTITY_PARTS,
+)
+TARGET_CHANGES = counter(
+    "crossdraft_drafter_target_changes_total",
+    "Times that the verifiers' tokenizer or template was read again since it had changed.",
 )
 
 RUN_AHEAD = counter(

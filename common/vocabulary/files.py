@@ -51,6 +51,21 @@ class TokenizerFiles:
         """Of tokenizer.json alone: it holds the ids; templates may differ over one vocabulary."""
         return hashlib.sha256(self.files["tokenizer.json"]).hexdigest()
 
+    @cached_property
+    def chat_template_sha256(self) -> str:
+        """Of the template, wherever it stands; "" if there is none."""
+        own = self.files.get("chat_template.jinja")
+        if own is None and self.has_chat_template:
+            own = json.dumps(self.config()["chat_template"], sort_keys=True).encode()
+        return "" if own is None else hashlib.sha256(own).hexdigest()
+
+    @cached_property
+    def whole_sha256(self) -> str:
+        """Of tokenizer.json and its configuration, but for the template."""
+        config = {key: value for key, value in self.config().items() if key != "chat_template"}
+        whole = self.sha256 + json.dumps(config, sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()
+
     def tokenizer(self) -> dict[str, Any]:
         """tokenizer.json, parsed anew (the caller may edit it)."""
         parsed = self._parse("tokenizer.json")

@@ -15,7 +15,7 @@ MAX_STOP_IDS = 1024
 MAX_FEATURES = 32
 # What required_features may name, at either service. A name is added with whatever an older version
 # would misunderstand; tests/services/test_versions.py asks for each.
-FEATURES = frozenset({"chat_time", "logprobs", "resume", "sampling"})
+FEATURES = frozenset({"chat_time", "identity", "logprobs", "resume", "sampling"})
 
 
 def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:

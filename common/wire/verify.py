@@ -13,6 +13,7 @@ from common.errors import InvalidField, MissingMessage
 from common.pb import verifier_pb2
 from common.sampling.acceptance_rule import check_rule, default_rule
 from common.types import (
+    IDENTITY_PARTS,
     ModelInfo,
     OpenSession,
     Proposal,
@@ -22,6 +23,12 @@ from common.types import (
 )
 from common.wire.checks import check_features
 from common.wire.enums import FINISH_REASONS, RULES
+from common.wire.identity import (
+    identity_from_pb,
+    identity_to_pb,
+    limits_from_pb,
+    limits_to_pb,
+)
 from common.wire.sampling import (
     distributions_from_pb,
     distributions_to_pb,
@@ -30,6 +37,8 @@ from common.wire.sampling import (
     sampling_from_pb,
     sampling_to_pb,
 )
+
+_SHOWN = 40  # characters of a name that isn't one
 
 # From drafter to verifier.
 
@@ -44,6 +53,10 @@ def open_to_pb(session: OpenSession) -> verifier_pb2.Open:
         ignore_eos=session.ignore_eos,
         sampling=sampling_to_pb(session.sampling),
         resumed_output_tokens=session.resumed_output_tokens,
+        identity=identity_to_pb(session.identity) if session.identity is not None else None,
+        resume_on=sorted(session.resume_on),
+        # One that ignored it would go on in another model's words.
+        required_features=["identity"] if session.identity is not None else [],
     )
 
 
@@ -61,6 +74,13 @@ def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
     sampling = sampling_from_pb(message.sampling)
     rule = RULES.from_pb(message.acceptance_rule) or default_rule(sampling)
     check_rule("open.acceptance_rule", rule, sampling)
+    if len(message.resume_on) > len(IDENTITY_PARTS):
+        limit = f"at most {len(IDENTITY_PARTS)}"
+        raise InvalidField("open.resume_on", f"{len(message.resume_on)} names long", limit)
+    for index, part in enumerate(message.resume_on):
+        if part not in IDENTITY_PARTS:
+            names = f"one of {', '.join(IDENTITY_PARTS)}"
+            raise InvalidField(f"open.resume_on[{index}]", repr(part[:_SHOWN]), names)
     return OpenSession(
         prompt=tuple(message.prompt_token_ids),
         max_new_tokens=message.max_new_tokens,
@@ -70,6 +90,8 @@ def open_from_pb(message: verifier_pb2.Open) -> OpenSession:
         ignore_eos=message.ignore_eos,
         sampling=sampling,
         resumed_output_tokens=resumed,
+        identity=identity_from_pb(message.identity) if message.HasField("identity") else None,
+        resume_on=frozenset(message.resume_on),
     )
 
 
@@ -152,6 +174,8 @@ def verdict_to_pb(verdict: Verdict) -> verifier_pb2.Verdict:
         finish_reason=FINISH_REASONS.to_pb(verdict.finish_reason),
         cost=cost_to_pb(verdict.cost),
         logprobs=[logprobs_to_pb(each) for each in verdict.logprobs],
+        identity=identity_to_pb(verdict.identity) if verdict.identity is not None else None,
+        limits=limits_to_pb(verdict.limits) if verdict.limits is not None else None,
     )
 
 
@@ -164,6 +188,8 @@ def verdict_from_pb(message: verifier_pb2.Verdict) -> Verdict:
         finish_reason=FINISH_REASONS.from_pb(message.finish_reason),
         cost=cost_from_pb(message.cost),
         logprobs=tuple(logprobs_from_pb(each) for each in message.logprobs),
+        identity=identity_from_pb(message.identity) if message.HasField("identity") else None,
+        limits=limits_from_pb(message.limits) if message.HasField("limits") else None,
     )
 
 
@@ -183,6 +209,7 @@ def model_to_pb(info: ModelInfo) -> verifier_pb2.GetModelResponse:
         device=info.device,
         dtype=info.dtype,
         features=sorted(info.features),
+        identity=identity_to_pb(info.identity) if info.identity is not None else None,
     )
 
 
@@ -202,4 +229,5 @@ def model_from_pb(message: verifier_pb2.GetModelResponse) -> ModelInfo:
         device=message.device,
         dtype=message.dtype,
         features=frozenset(message.features),
+        identity=identity_from_pb(message.identity) if message.HasField("identity") else None,
     )

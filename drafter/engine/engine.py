@@ -49,7 +49,7 @@ class DraftEngine:
         self.max_context_length = min(max_context_length, pool.capacity_tokens)
         self.healthy = True
         self.pool = pool
-        self._model = model
+        self.model = model
         self._bridge = bridge
         self._stops = bridge.draft.eos_ids
         self._max_rows = max_batch_tokens
@@ -90,7 +90,7 @@ class DraftEngine:
         running = [self._sessions[part.sequence] for part in batch]
         try:
             began = time.monotonic()
-            logits = self._model.forward([part.chunk for part in batch])
+            logits = self.model.forward([part.chunk for part in batch])
             forward_s = self._pass_s = time.monotonic() - began
             wanting = [s for s, p in zip(running, batch, strict=True) if p.complete]
             real = self._bridge.draft_real
@@ -152,6 +152,18 @@ class DraftEngine:
         session.mailbox.post(DraftFailed(f"the draft model failed: {type(cause).__name__}"))
 
     # --- called on the event loop -------------------------------------------------------------
+
+    def use(self, bridge: Bridge, sampler: Sampler) -> None:
+        """Another bridge of the same draft model, and its sampler, from the next step on.
+
+        On the CPU sessions of an earlier bridge go on; on a device, where a sampler has its
+        bridge's masks, they lose their drafts.
+        """
+
+        def swap() -> None:
+            self._bridge, self._sampler = bridge, sampler
+
+        self._thread.call(swap)
 
     def open(self) -> DraftSession:
         session = DraftSession(self.pool)

@@ -72,6 +72,10 @@ class DraftSampling:
         """Whether each proposed token goes with its distribution."""
         return self._rule is AcceptanceRule.REJECTION
 
+    def limit_q(self, entries: int) -> None:
+        """The most ids in a distribution that is sent from now on."""
+        self._q_entries = entries
+
     def commit(self, target_ids: Sequence[int]) -> None:
         """Count committed output tokens."""
         self._position += len(target_ids)

@@ -15,6 +15,7 @@ from common.types import BridgeMode, FinishReason
 from common.vocabulary.vocabulary import Vocabulary
 from common.wire.enums import FINISH_REASONS, ORIGINS, RULES
 from common.wire.generate import deltas_response, microseconds, stage_times_to_pb
+from common.wire.identity import identity_to_pb
 from common.wire.sampling import logprobs_to_pb
 from drafter.generate.detokenize import StreamingText
 from drafter.generate.stop_strings import Released, StopFilter
@@ -50,6 +51,7 @@ class Reply:
         self._text = StreamingText()
         self._filter: StopFilter[pb.TokenDelta] = StopFilter(stops)
         self._reason: FinishReason | None = None
+        self._introduced = False  # whether the first deltas have left
         self._output_tokens = 0
         self._any_text = False
         self._chat_time_us = chat_time_us  # until it is sent
@@ -95,6 +97,10 @@ class Reply:
         """The next message with deltas."""
         response = deltas_response(deltas, self._chat_time_us)
         self._chat_time_us = None
+        if not self._introduced:
+            self._introduced = True
+            if self._session.identity is not None:
+                response.target.CopyFrom(identity_to_pb(self._session.identity))
         return response
 
     def last(self, deltas: list[pb.TokenDelta]) -> Iterator[pb.GenerateResponse]:
@@ -132,6 +138,10 @@ class Reply:
             stop_string=(self._filter.found or b"").decode(),
             outside_us=statistics.outside_us,
             queue_us=statistics.queue_us,
+            target=identity_to_pb(self._session.identity)
+            if self._session.identity is not None
+            else None,
+            resumed_on=statistics.resumed_on,
         )
 
     def _take(self, delta: pb.TokenDelta) -> list[pb.TokenDelta]:

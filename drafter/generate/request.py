@@ -15,10 +15,11 @@ from common.errors import InvalidField, MissingMessage, PromptTooLong, UnfitRule
 from common.pb import drafter_pb2 as pb
 from common.sampling.acceptance_rule import AcceptanceRule, check_rule, default_rule
 from common.sampling.parameters import SamplingParams
-from common.types import BridgeMode, ModelInfo, OpenSession
+from common.types import BridgeMode, ModelIdentity, ModelInfo, OpenSession
 from common.vocabulary.chat_template import MAX_TIME_US, FrozenClock, Turn
 from common.wire.checks import check_features, check_ids, check_stop_count
 from common.wire.enums import BRIDGES, RULES
+from common.wire.identity import identity_from_pb
 from common.wire.sampling import sampling_from_pb
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.context import DraftContext, contexts_by_mode
@@ -42,6 +43,7 @@ class ParsedRequest:
     mode: BridgeMode
     stops: tuple[bytes, ...]  # stop strings
     resumed: tuple[int, ...] = ()  # output that the client has already; the end of spec.prompt
+    rendered: bool = False  # whether the prompt came out of the target's chat template
     chat_time_us: int | None = None  # what a chat template took for now, if it read the clock
 
 
@@ -76,6 +78,7 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
         ignore_eos=request.ignore_eos,
         sampling=sampling,
         resumed_output_tokens=len(resumed),
+        identity=_resumed_target(request),
     )
     contexts: Mapping[BridgeMode, DraftContext] = {}
     if steps:
@@ -84,7 +87,8 @@ def read_request(request: pb.GenerateRequest, pair: Pair, config: DrafterConfig)
             context.extend(resumed)
             context.ids()  # translated now: this is no event loop
     chat_time_us = clock.time_us if clock.read else None
-    return ParsedRequest(spec, contexts, steps, mode, stops, resumed, chat_time_us)
+    rendered = request.HasField("chat")
+    return ParsedRequest(spec, contexts, steps, mode, stops, resumed, rendered, chat_time_us)
 
 
 def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple[int, ...]:
@@ -100,9 +104,15 @@ def _resumed(request: pb.GenerateRequest, prompt: int, info: ModelInfo) -> tuple
         ends = frozenset(request.stop_token_ids)
     for index, token_id in enumerate(request.resumed_token_ids[:-1]):
         if token_id in ends:
-            limit = "the last: the output ends there"
-            raise InvalidField(f"{field}[{index}]", token_id, limit)
+            raise InvalidField(f"{field}[{index}]", token_id, "the last: the output ends there")
     return tuple(request.resumed_token_ids)
+
+
+def _resumed_target(request: pb.GenerateRequest) -> ModelIdentity | None:
+    """What the output so far came from, if the client says so."""
+    if not (request.resumed_token_ids and request.HasField("resumed_target")):
+        return None
+    return identity_from_pb(request.resumed_target)
 
 
 def _stops(strings: Sequence[str]) -> tuple[bytes, ...]:

@@ -5,15 +5,27 @@ Knows which status and which verdict another attempt may better. Does not know w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc
 
-from common.errors import VerifierRefused
+from common.errors import (
+    CrossdraftError,
+    IdentityMismatch,
+    PromptTooLong,
+    TokenizerMismatch,
+    UnknownFeature,
+)
 from common.rpc import verifier_id
 from common.rpc.error_details import ErrorDetails, received
 from common.rpc.statuses import broken_off
 from common.types import OpenSession, Proposal, Verdict
+
+# What a verifier refuses for what it is, and not for what the request is.
+_OF_THIS_ONE = frozenset(
+    kind.reason for kind in (IdentityMismatch, PromptTooLong, TokenizerMismatch, UnknownFeature)
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,38 @@ class VerifierLost(Exception):
 
 class VerifierTimeout(VerifierLost):
     """The verifier was there, and took too long."""
+
+
+class VerifierRefused(CrossdraftError):
+    """A verifier's own error, handed on to the client with its status, reason and details."""
+
+    def __init__(
+        self,
+        status: grpc.StatusCode,
+        message: str,
+        *,
+        reason: str = "",
+        field: str = "",
+        retry_ms: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        verifier: str = "",
+    ) -> None:
+        """reason: "" where the verifier gave none. verifier: the id of the verifier, if known."""
+        super().__init__(message, field=field, retry_ms=retry_ms)
+        self.metadata = dict(metadata or {})
+        self.status = status
+        self.reason = reason or type(self).reason
+        self.verifier = verifier
+
+    @property
+    def full(self) -> bool:
+        """Whether it has no capacity now."""
+        return self.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another verifier behind the same name may take what this one refused."""
+        return self.full or self.reason in _OF_THIS_ONE
 
 
 def check_answer(content: OpenSession | Proposal, verdict: Verdict, logprobs: int | None) -> None:

@@ -83,10 +83,14 @@ class VerifierSelection:
             raise VerifierLost("it took too long before; another may do better")
         return answered
 
-    def may_find_another(self, full: str) -> bool:
-        """Whether another verifier is to be tried at once, now that this one is full."""
-        self._history.refused()
-        self._refusals[full] += 1
-        if self._history.only(full):
+    def may_find_another(self, refusing: str, full: bool) -> bool:
+        """Whether another verifier is to be tried at once, now that this one has refused.
+
+        full: for lack of capacity; otherwise since it serves something else, or takes less.
+        """
+        if full:
+            self._history.refused()
+        self._refusals[refusing] += 1
+        if self._history.only(refusing):
             return False
-        return self._refusals[full] < REFUSALS and self._refusals.total() < MOST_REFUSALS
+        return self._refusals[refusing] < REFUSALS and self._refusals.total() < MOST_REFUSALS

@@ -30,7 +30,7 @@ def hanging(
 ) -> Iterator[Hang]:
     """A draft model that hangs once `begins` is set, until `ends` is."""
     vars(pair.drafter.pair).update(draft_timeout_s=timeout_s)
-    model, hang = pair.drafter.pair.engine._model, Hang()
+    model, hang = pair.drafter.pair.engine.model, Hang()
     forward = model.forward
 
     def passing(chunks: Any) -> Any:

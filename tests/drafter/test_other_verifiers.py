@@ -11,7 +11,7 @@ import pytest
 from grpc import StatusCode
 
 from cli.children import free_addresses
-from common.errors import OverCapacity, VerifierRefused, VerifierUnavailable
+from common.errors import OverCapacity, VerifierUnavailable
 from common.pb import verifier_pb2 as pb
 from common.pb import verifier_pb2_grpc
 from common.rpc import verifier_id
@@ -20,7 +20,10 @@ from common.types import Proposal
 from drafter.drafting import Drafting
 from drafter.verifier_client import client as verifier_client
 from drafter.verifier_client import selection as selection
-from drafter.verifier_client.client import VerifierClient, VerifierSession
+from drafter.verifier_client import session as verifier_session
+from drafter.verifier_client.client import VerifierClient
+from drafter.verifier_client.lost import VerifierRefused
+from drafter.verifier_client.session import VerifierSession
 from tests.drafter.fake_verifier import SPEC, Breaking, FakeVerifier, aborting, hanging
 from tests.support.fake_pairs import PROMPTS, serving_pair
 from tests.support.fake_services import MESSAGE_BYTES, serving
@@ -162,7 +165,7 @@ async def test_a_session_that_a_verifier_kept_too_long_goes_on_at_another(
     hangs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is that one's turn, and a first round may take as long as it does."""
-    monkeypatch.setattr(verifier_client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(verifier_session, "ANSWER_S", 0.5)
     one, other = Named(), Named()
     async with client_of(one, other, round_timeout_s=0.5) as client:
         before = len(one.opened)
@@ -180,7 +183,7 @@ async def test_a_session_that_a_verifier_kept_too_long_goes_on_at_another(
 async def test_a_new_session_does_not_wait_at_a_verifier_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifier_client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(verifier_session, "ANSWER_S", 0.5)
     silent, well = Named(), Named()
     async with client_of(silent, well) as client:
         silent.silent = True
@@ -200,7 +203,7 @@ async def test_where_there_is_no_other_the_slow_one_is_taken_again() -> None:
 async def test_a_verifier_lost_over_the_prompt_is_waited_for_as_in_later_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifier_client, "OPEN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(verifier_session, "OPEN_TIMEOUT_S", 0.0)
     fake = Named(aborting(StatusCode.UNAVAILABLE, "killed"), at_open=True)
     async with client_of(fake) as client:
         session = await opened(client)
@@ -211,7 +214,7 @@ async def test_a_verifier_lost_over_the_prompt_is_waited_for_as_in_later_rounds(
 async def test_a_new_request_waits_for_a_moment_where_there_is_no_verifier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifier_client, "OPEN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(verifier_session, "OPEN_TIMEOUT_S", 0.0)
     (address,) = free_addresses(1)
     async with open_channel(address, MESSAGE_BYTES) as channel:
         with pytest.raises(VerifierUnavailable, match="no verifier answers after 0 s"):

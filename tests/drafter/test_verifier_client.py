@@ -9,14 +9,13 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from common.errors import VerifierRefused
 from common.pb import verifier_pb2 as pb
 from common.rpc.error_details import ErrorDetails, encoded
 from common.types import BridgeMode, ModelInfo, Proposal, TokenLogprobs, Verdict
 from common.wire import verify as wire_verify
 from drafter.session import Pair, SpeculativeSession
 from drafter.verifier_client import client as verifier_client
-from drafter.verifier_client.lost import VerifierLost, check_answer
+from drafter.verifier_client.lost import VerifierLost, VerifierRefused, check_answer
 from tests.drafter.fake_verifier import (
     COST,
     FILES,

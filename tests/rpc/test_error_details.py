@@ -16,7 +16,6 @@ from common.errors import (
     InvalidField,
     OverCapacity,
     UnknownFeature,
-    VerifierRefused,
 )
 from common.rpc.error_details import (
     MESSAGE_BYTES,
@@ -29,6 +28,7 @@ from common.rpc.error_details import (
     without_middle,
 )
 from common.rpc.server import GrpcServer, ServerSettings, Service
+from drafter.verifier_client.lost import VerifierRefused
 
 METADATA_BYTES = 8 << 10  # a client's limit, if it sets none
 NAME = "test.Raising"

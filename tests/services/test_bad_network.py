@@ -13,10 +13,10 @@ import pytest
 from client.client import Client, Request
 from common.rpc import channel as grpc_channel
 from common.sampling.parameters import SamplingParams
-from common.types import Verdict
+from common.types import Proposal, Verdict
 from drafter.session import SpeculativeSession
 from drafter.verifier_client import client as verifier_client
-from drafter.verifier_client.client import VerifierSession
+from drafter.verifier_client.session import VerifierSession
 from tests.support.fake_pairs import CONTEXT, PROMPTS, draft_model, files, target_model
 from tests.support.fake_services import RunningVerifier, serving_drafter, serving_verifier
 from tests.support.network import Network, network_to
@@ -115,7 +115,7 @@ async def idle_then_one_round(verifier: RunningVerifier, idle_s: float) -> Verdi
     stream = Stream(verifier)
     first = await stream.send(verifier.open((5, 6), 4, ignore_eos=True))
     await asyncio.sleep(idle_s)  # what is tested is that nothing happens
-    verdict = await stream.send(verifier_client.Proposal(1, first.committed_length, ()))
+    verdict = await stream.send(Proposal(1, first.committed_length, ()))
     stream.cancel()
     return verdict
 

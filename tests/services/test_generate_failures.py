@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ async def test_a_draft_model_that_raises_leaves_the_target_alone(
     async with serving_pair(lookup=False) as pair:
         expected = (await pair.generate(PROMPTS[0], 20, draft_steps=0)).token_ids
         assert (await pair.client.pair()).drafting
-        model, steps = pair.drafter.pair.engine._model, 0
+        model, steps = pair.drafter.pair.engine.model, 0
         forward = model.forward
 
         def failing(chunks: Any) -> Any:
@@ -48,17 +49,29 @@ async def test_one_session_that_makes_a_step_raise_loses_its_drafts_and_no_other
         expected = [await pair.generate(prompt, draft_steps=0) for prompt in PROMPTS]
         culprit = pair.drafter.pair.bridge.draft.encode_bytes(PROMPTS[0].encode())
         assert culprit
-        model = pair.drafter.pair.engine._model
-        forward = model.forward
-        beside = []
+        engine = pair.drafter.pair.engine
+        forward, opening = engine.model.forward, engine.open
+        opened, all_opened = [], threading.Event()
+        tables, beside = [], list[int]()
+
+        def counted() -> Any:
+            opened.append(opening())
+            if len(opened) == len(PROMPTS):
+                all_opened.set()
+            return opened[-1]
 
         def failing(chunks: Any) -> Any:
-            if any(chunk.tokens[: len(culprit)] == culprit for chunk in chunks):
+            tables.extend(c.table for c in chunks if c.tokens[: len(culprit)] == culprit)
+            if not all_opened.is_set():  # all others come while the first pass runs
+                all_opened.wait(20)
+                return forward(chunks)
+            if any(chunk.table in tables for chunk in chunks):
                 beside.append(len(chunks) - 1)
                 raise RuntimeError
             return forward(chunks)
 
-        monkeypatch.setattr(model, "forward", failing)
+        monkeypatch.setattr(engine, "open", counted)
+        monkeypatch.setattr(engine.model, "forward", failing)
         outputs = await asyncio.gather(*(pair.generate(prompt) for prompt in PROMPTS))
         assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
         drafting = [output.statistics.drafting for output in outputs]

@@ -15,13 +15,13 @@ from client import resuming
 from client.client import Client, Output, Request
 from client.results import TokenDelta
 from client.resuming import generate_resuming
-from common.errors import IncompleteStream, VerifierRefused
+from common.errors import IncompleteStream
 from common.pb import drafter_pb2 as pb
 from common.pb import drafter_pb2_grpc
 from common.rpc.error_details import ErrorDetails, encoded
 from common.sampling.parameters import SamplingParams
 from common.types import Origin
-from drafter.verifier_client.lost import raise_unless_lost
+from drafter.verifier_client.lost import VerifierRefused, raise_unless_lost
 from tests.support.fake_pairs import (
     CONTEXT,
     PROMPTS,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,16 +21,17 @@ from common.rpc.calls import CallTelemetry
 from common.rpc.channel import open_channel
 from common.rpc.server import GrpcServer, ServerSettings, Service
 from common.telemetry.tracing import NO_TRACER
-from common.types import ModelInfo, OpenSession
+from common.types import ModelIdentity, ModelInfo, OpenSession
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.wire.checks import FEATURES
 from drafter.bridge.bridge import Bridge
 from drafter.bridge.proposer import AutoChooser
 from drafter.config import DrafterConfig
 from drafter.engine.engine import DraftEngine
+from drafter.pairing import Pairing
 from drafter.service import DrafterService
 from drafter.session import Pair
-from drafter.startup import make_sampler, runs_ahead
+from drafter.startup import make_sampler, parts_of, rebuild, runs_ahead
 from drafter.verifier_client.client import VerifierClient
 from verifier.engine import Limits, VerifierEngine
 from verifier.service import VerifierService
@@ -118,6 +120,8 @@ def make_verifier(
     max_q_entries: int = 256,
     max_batch_tokens: int = 32,
     threads: int = THREADS,
+    weights: str = "weights",
+    numerics: str = "numerics",
 ) -> tuple[VerifierEngine, ModelInfo]:
     """Its own share of what verifier/startup.py's build does, without weights on disk."""
     vocabulary = Vocabulary(files, model.vocab_size, model.eos_ids)
@@ -147,6 +151,7 @@ def make_verifier(
         row_invariant=model.row_invariant,
         version="0",
         features=FEATURES,
+        identity=ModelIdentity(weights, numerics, files.whole_sha256, files.chat_template_sha256),
     )
     return engine, info
 
@@ -158,7 +163,7 @@ async def serving_verifier(
     port: int = 0,
     idle_timeout_s: float = 600.0,
     tracer: Tracer = NO_TRACER,
-    **sizes: int,
+    **sizes: Any,
 ) -> AsyncIterator[RunningVerifier]:
     engine, info = make_verifier(model, files, **sizes)
     service = VerifierService(engine, info, files, idle_timeout_s)
@@ -222,14 +227,17 @@ async def serving_drafter(
     """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
     async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
-        client = VerifierClient(channel, timeout_s, round_timeout_s, tracer=tracer)
+        config = DrafterConfig(model="tiny draft", **settings)
+        allowed = parts_of(config.resume_on)
+        client = VerifierClient(
+            channel, timeout_s, round_timeout_s, tracer=tracer, resume_on=allowed
+        )
         info, target_files = await client.describe()
         target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
         bridge = Bridge(target, draft)
         model.allocate(pages, PAGE_SIZE)
         model.capture_graphs(max_batch_tokens, context)
         pool = PagePool(pages, PAGE_SIZE)
-        config = DrafterConfig(model="tiny draft", **settings)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
         choices = make_sampler(model, bridge, config.max_sessions, q_entries)
         ahead = runs_ahead(config, model)
@@ -237,7 +245,8 @@ async def serving_drafter(
             model, pool, bridge, max_batch_tokens, context, threads, choices, ahead
         )
         pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
-        service = DrafterService(pair, config)
+        pairing = Pairing(pair, partial(rebuild, config))
+        service = DrafterService(pairing, config)
         register = drafter_pb2_grpc.add_DrafterServiceServicer_to_server
         observers = [CallTelemetry(engine.telemetry.registry, tracer)]
         name = "crossdraft.v1.DrafterService"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.types import OpenSession, Proposal, Verdict
-from drafter.verifier_client.client import VerifierSession
 from drafter.verifier_client.lost import VerifierLost
+from drafter.verifier_client.session import VerifierSession
 
 
 def lose_once(monkeypatch: pytest.MonkeyPatch, round_: int = 3) -> None:

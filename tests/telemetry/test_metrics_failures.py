@@ -62,7 +62,7 @@ async def test_a_failing_draft_model_is_seen_and_so_is_its_recovery(
 ) -> None:
     async with serving_pair() as pair:
         _, drafter = samples_of(pair)
-        model = pair.drafter.pair.engine._model
+        model = pair.drafter.pair.engine.model
         with monkeypatch.context() as broken:
             broken.setattr(type(model), "forward", _failing(model))
             await pair.generate("x")

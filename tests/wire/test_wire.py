@@ -189,7 +189,7 @@ def test_a_feature_that_there_is_may_be_required(name: str) -> None:
 
 
 def test_a_required_feature_that_is_unknown_is_refused_by_name() -> None:
-    words = r"open\.required_features\[1\] is 'trees'; it must be one of chat_time, logprobs"
+    words = r"open\.required_features\[1\] is 'trees'; it must be one of chat_time, identity"
     with pytest.raises(UnknownFeature, match=words):
         wire_verify.open_from_pb(open_message(required_features=["logprobs", "trees"]))
     with pytest.raises(UnknownFeature, match=r"proposal\.required_features\[0\] is 'trees'"):
