@@ -44,12 +44,14 @@ DRAFTER: dict[str, Any] = {
 
 
 @cache
-def folder(name: str, seed: int) -> str:
+def folder(name: str, seed: int, template: str = "") -> str:
     """A tiny model on disk, over the tokenizer of that name."""
     path = Path(mkdtemp(prefix=f"crossdraft-{name}-"))
     knowing_model(known(name), seed=seed).save_pretrained(path)
     for file, data in files(name).files.items():
         (path / file).write_bytes(data)
+    if template:
+        (path / "chat_template.jinja").write_text(template)
     return str(path)
 
 
@@ -143,8 +145,10 @@ class Processes:
             if process._process is not None and process._process.is_alive():
                 await process.kill()
 
-    async def verifier(self, **settings: Any) -> ServiceProcess:
-        return await self._start(partial(VerifierConfig, folder("wide", 0)), VERIFIER, settings)
+    async def verifier(self, model: str = "", **settings: Any) -> ServiceProcess:
+        """model: a folder; "" is the usual one."""
+        config = partial(VerifierConfig, model or folder("wide", 0))
+        return await self._start(config, VERIFIER, settings)
 
     async def drafter(self, *verifiers: str, **settings: Any) -> ServiceProcess:
         """Of the verifiers at these addresses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,9 @@ async def test_under_overload_texts_stay_refusals_have_a_hint_and_all_pages_come
     full: str, tmp_path: Path
 ) -> None:
     metrics = dict(zip(("verifier", "drafter"), free_addresses(2), strict=True))
-    places = {name: {"max_sessions": CAPACITY * TIMES} for name in metrics}
+    places: dict[str, dict[str, Any]] = {
+        name: {"max_sessions": CAPACITY * TIMES} for name in metrics
+    }
     places[full] = {"max_sessions": CAPACITY}
     async with Processes(tmp_path) as processes:
         verifier = await processes.verifier(

@@ -52,7 +52,7 @@ async def test_one_session_that_makes_a_step_raise_loses_its_drafts_and_no_other
         engine = pair.drafter.pair.engine
         forward, opening = engine.model.forward, engine.open
         opened, all_opened = [], threading.Event()
-        tables, beside = [], list[int]()
+        tables, beside = list[Any](), list[int]()
 
         def counted() -> Any:
             opened.append(opening())

@@ -69,20 +69,18 @@ async def serving(
     servicer: Any,
     port: int = 0,
     observers: Seq[grpc.aio.ServerInterceptor] = (),
+    report_to: Any = lambda set_able: None,
 ) -> AsyncIterator[Any]:
     """(server, port) of one service under the real shell."""
     settings = ServerSettings(
         listen=f"127.0.0.1:{port}", max_message_bytes=MESSAGE_BYTES, grace_s=0, reflection=False
     )
-    server = GrpcServer(settings, [Service(name, register, servicer)], observers)
+    server = GrpcServer(settings, [Service(name, register, servicer, report_to)], observers)
     bound = await server.start()
     try:
         yield server, bound
     finally:
         await server.stop()
-
-
-# The verifier.
 
 
 class RunningVerifier:
@@ -177,9 +175,6 @@ async def serving_verifier(
                 yield verifier
 
 
-# The drafter.
-
-
 @dataclass
 class RunningDrafter:
     """A drafter that serves."""
@@ -213,7 +208,7 @@ class RunningDrafter:
 async def serving_drafter(
     model: PagedModel,
     files: TokenizerFiles,
-    verifier_port: int,
+    verifier: int | str,
     *,
     pages: int = 64,
     context: int = 240,
@@ -224,26 +219,25 @@ async def serving_drafter(
     tracer: Tracer = NO_TRACER,
     **settings: Any,
 ) -> AsyncIterator[RunningDrafter]:
-    """A drafter for the verifier on that port; it waits for one, as drafter/startup.py does."""
+    """A drafter; it waits for a verifier, as drafter/startup.py does.
+
+    verifier: its port, or a target that names several.
+    """
     draft = Vocabulary(files, model.vocab_size, model.eos_ids)
-    async with open_channel(f"127.0.0.1:{verifier_port}", MESSAGE_BYTES) as channel:
+    target = f"127.0.0.1:{verifier}" if isinstance(verifier, int) else verifier
+    async with open_channel(target, MESSAGE_BYTES) as channel:
         config = DrafterConfig(model="tiny draft", **settings)
-        allowed = parts_of(config.resume_on)
-        client = VerifierClient(
-            channel, timeout_s, round_timeout_s, tracer=tracer, resume_on=allowed
-        )
+        parts = parts_of(config.resume_on)
+        client = VerifierClient(channel, timeout_s, round_timeout_s, None, tracer, parts)
         info, target_files = await client.describe()
-        target = Vocabulary(target_files, info.vocab_size, info.eos_ids)
-        bridge = Bridge(target, draft)
+        bridge = Bridge(Vocabulary(target_files, info.vocab_size, info.eos_ids), draft)
         model.allocate(pages, PAGE_SIZE)
         model.capture_graphs(max_batch_tokens, context)
         pool = PagePool(pages, PAGE_SIZE)
         chooser, q_entries = AutoChooser(0.1, 0.03), min(config.q_entries, info.max_q_entries)
-        choices = make_sampler(model, bridge, config.max_sessions, q_entries)
-        ahead = runs_ahead(config, model)
-        engine = DraftEngine(
-            model, pool, bridge, max_batch_tokens, context, threads, choices, ahead
-        )
+        sampler = make_sampler(model, bridge, config.max_sessions, q_entries)
+        ahead, most_rows = runs_ahead(config, model), max_batch_tokens
+        engine = DraftEngine(model, pool, bridge, most_rows, context, threads, sampler, ahead)
         pair = Pair(bridge, engine, client, info, chooser, config.lookup, q_entries)
         pairing = Pairing(pair, partial(rebuild, config))
         service = DrafterService(pairing, config)
@@ -251,5 +245,6 @@ async def serving_drafter(
         observers = [CallTelemetry(engine.telemetry.registry, tracer)]
         name = "crossdraft.v1.DrafterService"
         with running(engine):
-            async with serving(name, register, service, 0, observers) as (server, port):
+            reporting = serving(name, register, service, 0, observers, pairing.report_to)
+            async with reporting as (server, port):
                 yield RunningDrafter(pair, server, port, service)

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from common.sampling.acceptance_rule import AcceptanceRule
 from common.sampling.parameters import MAX_ID, MAX_SEED, SamplingParams
 from common.types import (
+    IDENTITY_PARTS,
     FinishReason,
+    ModelIdentity,
     ModelInfo,
     OpenSession,
     Proposal,
     RoundCost,
+    SessionLimits,
     SparseDistribution,
     TokenLogprobs,
     Verdict,
@@ -64,6 +67,9 @@ def fitting_rules(sampling: SamplingParams) -> st.SearchStrategy[AcceptanceRule]
     return st.sampled_from(rules if sampling.seed is None else [*rules, AcceptanceRule.COUPLED])
 
 
+identities = st.builds(ModelIdentity, *[st.text(max_size=9)] * 4)
+
+
 @st.composite
 def open_sessions(sample: st.DrawFn) -> OpenSession:
     prompt = tuple(sample(st.lists(uint32, min_size=1, max_size=20)))
@@ -77,9 +83,12 @@ def open_sessions(sample: st.DrawFn) -> OpenSession:
         ignore_eos=sample(st.booleans()),
         sampling=sampling,
         resumed_output_tokens=sample(st.integers(0, len(prompt) - 1)),
+        identity=sample(st.none() | identities),
+        resume_on=sample(st.frozensets(st.sampled_from(IDENTITY_PARTS))),
     )
 
 
+session_limits = st.builds(SessionLimits, uint32, uint32, uint32)
 opens = open_sessions()
 proposals = st.builds(Proposal, uint32, uint32, ids, q_rows)
 verdicts = st.builds(
@@ -91,6 +100,8 @@ verdicts = st.builds(
     finish_reason=st.none() | st.sampled_from(FinishReason),
     cost=costs,
     logprobs=logprobs,
+    identity=st.none() | identities,
+    limits=st.none() | session_limits,
 )
 models = st.builds(
     ModelInfo,
@@ -106,4 +117,5 @@ models = st.builds(
     row_invariant=st.booleans(),
     version=st.text(max_size=20),
     features=st.frozensets(st.text(max_size=9), max_size=3),
+    identity=st.none() | identities,
 )
