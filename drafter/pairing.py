@@ -29,7 +29,7 @@ class OutdatedTarget(Exception):
     """The verifier reads this stream's ids as another text than the one they were made of."""
 
     def __init__(self, refusal: CrossdraftError) -> None:
-        """refusal: what the client is told, if reading its request again can't mend it."""
+        """refusal: the client's answer, if reading its request again can't mend it."""
         super().__init__(str(refusal))
         self.refusal = refusal
 

@@ -48,6 +48,7 @@ ENTRIES = {"verifier/__main__.py", "drafter/__main__.py"}
 PB_IMPORTERS = {
     "common/wire/enums.py",
     "common/wire/generate.py",
+    "common/wire/identity.py",
     "common/wire/sampling.py",
     "common/wire/verify.py",
     "drafter/generate/reply.py",
@@ -55,6 +56,7 @@ PB_IMPORTERS = {
     "drafter/service.py",
     "drafter/verifier_client/client.py",
     "drafter/verifier_client/description.py",
+    "drafter/verifier_client/session.py",
     "verifier/service.py",
     "client/client.py",
 }

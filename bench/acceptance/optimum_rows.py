@@ -215,6 +215,8 @@ class _Session:
     """In place of VerifierSession: the engine itself, without a network."""
 
     wire_bytes = 0
+    identity = limits = None
+    resumed_on = frozenset[str]()
 
     def __init__(self, engine: VerifierEngine, spec: OpenSession, note: Any) -> None:
         self._engine, self._spec, self._note = engine, spec, note

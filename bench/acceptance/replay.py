@@ -45,6 +45,8 @@ class ReplaySession:
     """Takes the place of drafter/verifier_client/client.py's VerifierSession."""
 
     wire_bytes = 0
+    identity = limits = None
+    resumed_on = frozenset[str]()
 
     def __init__(self, recording: Recording, rounds: list[Round]) -> None:
         self._recording = recording

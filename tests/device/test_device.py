@@ -85,8 +85,9 @@ def test_both_services_take_it_from_flags_environment_and_file(
     environment = {f"CROSSDRAFT_{section.upper()}_GPU_MEMORY_FRACTION": "0.4"}
     config = read(section, ["--config", file, "--device", "cuda:1"], environment)
     assert (config.device, config.dtype, config.gpu_memory_fraction) == ("cuda:1", "float16", 0.4)
-    with pytest.raises(ConfigError, match=r"gpu_memory_fraction is 1\.5; it must be from 0\.01"):
-        read(section, ["--gpu-memory-fraction", "1.5"])
+    wrong = toml(tmp_path, f"[{section}]\ngpu_memory_fraction = 1.5")
+    with pytest.raises(ConfigError, match=r"gpu_memory_fraction is 1\.5; it must be .*from 0\.01"):
+        read(section, ["--config", wrong])
 
 
 def test_a_share_of_the_whole_card_less_what_this_process_has() -> None:
