@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 2.0  # between attempts to pair with what verifiers serve now
 WAIT_S = 10.0  # that a stream waits for the new pair; a tokenizer of 33 MB takes 3
 
+_OF_TEXT = frozenset({"tokenizer", "chat_template"})  # what a prompt's ids depend on
+
 Rebuild = Callable[[Pair], Awaitable[Pair]]
 
 
@@ -90,12 +92,12 @@ class Pairing:
         """
         identity, limits, own = session.identity, session.limits, pair.info.identity
         if identity is not None and own is not None:
-            parts = own.differing(identity)
-            if "tokenizer" in parts or (rendered and "chat_template" in parts):
-                changed = ", ".join(
-                    part for part in parts if part in ("tokenizer", "chat_template")
-                )
-                raise OutdatedTarget(VerifierUnavailable(f"the target's {changed} has changed"))
+            changed = _OF_TEXT.intersection(own.differing(identity))
+            if changed and (rendered or "tokenizer" in changed):
+                what = f"the target's {' and '.join(sorted(changed))} changed meanwhile"
+                raise OutdatedTarget(VerifierUnavailable(what))
+            if changed:
+                return  # the next chat will notice
         if pair is not self._pair or (identity, limits) in self._met:
             return
         self._met.add((identity, limits))

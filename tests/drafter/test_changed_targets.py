@@ -102,6 +102,7 @@ async def test_a_new_chat_takes_the_template_that_is_served_now() -> None:
         request = Request(1, messages=CHAT, draft_steps=0)
         before = await pair.client.generate(request)
         await pair.replace(tokenizer=changed("chat_template"))
+        await pair.client.generate(REQUEST)  # a text has no template, and hides nothing from chats
         after = await pair.client.generate(request)
         expected = Vocabulary(changed("chat_template"), known("wide").width, ()).render_chat(CHAT)
         assert after.statistics.prompt_tokens == len(expected)
