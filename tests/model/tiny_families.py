@@ -65,8 +65,8 @@ def _shrunk(config: Any, feed_forward: int) -> Any:
     for name in _SIZES:
         size = feed_forward if _SIZES[name] == 48 else _SIZES[name]
         value = known.get(name, getattr(config, name, _SIZES))
-        if value is _SIZES or isinstance(value, list | dict):
-            continue
+        if value is _SIZES or isinstance(value, list | dict) and name != "eos_token_id":
+            continue  # ids that end a text may be several, all of them beyond so small a vocabulary
         if value is None and name in _NONE_MEANS_NONE:
             continue
         with _IMPOSSIBLE:

@@ -117,6 +117,7 @@ class Steps:
     def kv_bytes(self, sessions: int, rows: int) -> int:
         return sessions * (self.context + rows) * self.model.bytes_per_token
 
+    @torch.inference_mode()  # as the buffers were made, which are filled by hand
     def replayed(self, chunks: list[Chunk], size: StepSize | None = None) -> torch.Tensor:
         """One step by the recorded step that serves it, or by `size`: -> logits [rows, vocab]."""
         graphs, tile_rows = self.model._graphs, self.model._paged.tile_rows
@@ -126,6 +127,7 @@ class Steps:
         assert found is not None
         return graphs.replay(found, flat).clone()
 
+    @torch.inference_mode()
     def step_seconds(self, sessions: int, rows: int) -> dict[str, float]:
         """Of one step: device alone, replayed by the host's clock, and called by the host's."""
         chunks, graphs = self.chunks(sessions, rows), self.model._graphs
