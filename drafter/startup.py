@@ -16,7 +16,8 @@ from common.device.choice import choose_device
 from common.engine.memory import profile_kv_memory
 from common.errors import ConfigError
 from common.kv.pages import PagePool
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
+from common.model.loading import load_model
 from common.telemetry.tracing import NO_TRACER
 from common.types import IDENTITY_PARTS, ModelInfo
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
@@ -111,17 +112,17 @@ def _log_pair(config: DrafterConfig, info: ModelInfo, bridge: Bridge) -> None:
     )
 
 
-def _load_draft(config: DrafterConfig) -> tuple[PagedModel, Vocabulary]:
+def _load_draft(config: DrafterConfig) -> tuple[LanguageModel, Vocabulary]:
     device = choose_device(config.device, config.dtype)
     log.info("%s on %s", config.model, device)
     folder = resolve(config.model)
     files = TokenizerFiles.from_directory(folder)
-    model = PagedModel.load(folder, config.linear, config.threads, device.place, device.dtype)
+    model = load_model(folder, config.linear, config.threads, device.place, device.dtype)
     return model, Vocabulary(files, model.vocab_size, model.eos_ids)
 
 
 def _make_room(
-    config: DrafterConfig, model: PagedModel, bridge: Bridge, context: int, q_entries: int
+    config: DrafterConfig, model: LanguageModel, bridge: Bridge, context: int, q_entries: int
 ) -> tuple[Sampler, PagePool]:
     sampler_ = _ready_sampler(model, bridge, config.max_sessions, q_entries)
     pool = profile_kv_memory(
@@ -131,7 +132,7 @@ def _make_room(
 
 
 def _ready_sampler(
-    model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int
+    model: LanguageModel, bridge: Bridge, most_sessions: int, q_entries: int
 ) -> Sampler:
     model.runtime.enter()  # a thread of its own launches here
     sampler_ = make_sampler(model, bridge, most_sessions, q_entries)
@@ -139,12 +140,14 @@ def _ready_sampler(
     return sampler_
 
 
-def runs_ahead(config: DrafterConfig, model: PagedModel) -> bool:
+def runs_ahead(config: DrafterConfig, model: LanguageModel) -> bool:
     """Whether sessions draft ahead of their verdicts."""
     return config.run_ahead == "on" or (config.run_ahead == "auto" and model.kernels)
 
 
-def make_sampler(model: PagedModel, bridge: Bridge, most_sessions: int, q_entries: int) -> Sampler:
+def make_sampler(
+    model: LanguageModel, bridge: Bridge, most_sessions: int, q_entries: int
+) -> Sampler:
     """Who chooses draft tokens where the model runs, for up to `most_sessions` in one step."""
     if not model.kernels:
         return HostSampler(bridge)

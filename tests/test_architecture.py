@@ -40,7 +40,8 @@ INSIDE_COMMON = {
     "rpc": {"addresses", "errors", "telemetry"},
     "pb": set[str](),
     "wire": {"errors", "sampling", "types", "pb"},
-    "model": {"causes", "errors", "device", "kernels", "kv", "weights"},
+    "native": set[str](),
+    "model": {"causes", "errors", "device", "kernels", "kv", "native", "weights"},
     "engine": {"errors", "device", "kv", "model", "rpc", "telemetry"},
 }
 # `python -m verifier` is the command's own subcommand.

@@ -19,7 +19,7 @@ from common.engine.telemetry import EngineTelemetry
 from common.engine.thread import EngineThread, Mailbox
 from common.errors import InvalidField, ModelFailed, OverCapacity, PromptTooLong, RankLost
 from common.kv.pages import PagePool
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 from common.types import OpenSession, Proposal, SparseDistribution, Verdict
 from verifier.acceptance.draft_distributions import check_draft_distributions
 from verifier.acceptance.sampler import AcceptanceSampler, HostAcceptanceSampler, VerifyOutput
@@ -50,7 +50,7 @@ class VerifierEngine:
 
     def __init__(
         self,
-        model: PagedModel,
+        model: LanguageModel,
         pool: PagePool,
         limits: Limits,
         eos_ids: frozenset[int],

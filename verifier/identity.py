@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from common.device.choice import Device
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 from common.types import ModelIdentity
 from common.vocabulary.files import TokenizerFiles
 from common.weights.fingerprint import weights_sha256
@@ -20,18 +20,18 @@ NUMERICS = 1  # raise it when our own arithmetic changes a bit: attention, kerne
 
 
 def identity_of(
-    folder: Path, files: TokenizerFiles, model: PagedModel, linear: str, device: Device, ranks: int
+    folder: Path, files: TokenizerFiles, model: LanguageModel, device: Device, ranks: int
 ) -> ModelIdentity:
     """Of a target that is loaded. Reads all its weights if nobody has before."""
     return ModelIdentity(
         weights=weights_sha256(folder),
-        numerics=numerics_of(model, linear, device, ranks),
+        numerics=numerics_of(model, device, ranks),
         tokenizer=files.whole_sha256,
         chat_template=files.chat_template_sha256,
     )
 
 
-def numerics_of(model: PagedModel, linear: str, device: Device, ranks: int) -> str:
+def numerics_of(model: LanguageModel, device: Device, ranks: int) -> str:
     """Threads aren't in it: they change no bit where rows are invariant."""
     where = device.name
     if device.place.type == "cpu":
@@ -39,7 +39,7 @@ def numerics_of(model: PagedModel, linear: str, device: Device, ranks: int) -> s
     parts = [
         where,
         device.dtype_name,
-        f"linear {linear}",
+        f"linear {model.arithmetic}",
         f"ranks {ranks}",
         f"torch {torch.__version__}",
         f"numerics {NUMERICS}",

@@ -16,7 +16,8 @@ import torch
 
 from common.device.choice import Device, choose_device
 from common.errors import ConfigError, RankLost
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
+from common.model.loading import load_model
 from common.model.ranks import RankInfo, Ranks, torchrun_rank
 from common.model.sharded import LeadingModel, follow, load_part
 from common.weights.resolve import resolve
@@ -28,14 +29,20 @@ log = logging.getLogger(__name__)
 END_S = 30.0  # that a service has to end in order after a rank was lost
 
 
-def load_target(config: VerifierConfig, folder: Path) -> tuple[PagedModel, Device, Ranks | None]:
+def load_target(config: VerifierConfig, folder: Path) -> tuple[LanguageModel, Device, Ranks | None]:
     """The target, where it runs, and the ranks that follow it, if torchrun started some."""
     place = torchrun_rank()
     device = _device(config, place)
     log.info("%s on %s", config.model, device)
+    if config.linear == "int8" and (place is not None or device.place.type != "cpu"):
+        runs_on = f"{device.place}" if place is None else f"{place.world} ranks"
+        raise ConfigError(
+            f"linear is int8, the model runs on {runs_on}; int8 is for one CPU process: it must be "
+            "exact, fp16 or plain"
+        )
     if place is None:
         where = (device.place, device.dtype)
-        return PagedModel.load(folder, config.linear, config.threads, *where), device, None
+        return load_model(folder, config.linear, config.threads, *where), device, None
     ranks = Ranks(place, device.place)
     model = load_part(folder, ranks, device, config.threads)
     model.lead(ranks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from common.engine.memory import profile_kv_memory
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 from common.types import ModelInfo, OpenSession
 from common.version import VERSION
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
@@ -67,15 +67,13 @@ def build(config: VerifierConfig) -> tuple[VerifierEngine, ModelInfo, TokenizerF
         device=str(device.place),
         dtype=device.dtype_name,
         features=FEATURES,
-        identity=identity_of(
-            folder, files, model, config.linear, device, ranks.place.world if ranks else 1
-        ),
+        identity=identity_of(folder, files, model, device, ranks.place.world if ranks else 1),
     )
     return engine, info, files
 
 
 def make_acceptance_sampler(
-    model: PagedModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
+    model: LanguageModel, most_rows: int, most_sessions: int, real_ids: torch.Tensor
 ) -> AcceptanceSampler:
     """The acceptance sampler of the model's device."""
     if not model.kernels:

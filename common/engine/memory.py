@@ -17,7 +17,7 @@ from common.device.runtime import Memory
 from common.errors import ConfigError
 from common.kv.pages import PagePool
 from common.kv.sizing import make_pool
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class KvMemorySettings(Protocol):
 
 
 def profile_kv_memory(
-    model: PagedModel,
+    model: LanguageModel,
     settings: KvMemorySettings,
     *,
     context: int,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,16 @@ _RAISED = (
 )
 
 
+@dataclass(frozen=True)
+class AttentionCall:
+    """How a layer calls attention."""
+
+    scaling: float | None
+    window: int | None
+    softcap: float | None
+    sinks: bool
+
+
 class LayerRecorder:
     """A batch of one row that attends to nothing and remembers which layers came by."""
 
@@ -41,6 +52,7 @@ class LayerRecorder:
         self._sizes = named_sizes(config)
         self.shapes: dict[int, LayerShape] = {}
         self._groups: dict[int, int] = {}
+        self._calls: dict[int, AttentionCall] = {}
 
     @property
     def layers(self) -> list[LayerShape]:
@@ -50,6 +62,10 @@ class LayerRecorder:
     def groups(self) -> list[int]:
         """Query heads per KV head, of each layer."""
         return [self._groups[layer] for layer in sorted(self._groups)]
+
+    @property
+    def calls(self) -> list[AttentionCall]:
+        return [self._calls[layer] for layer in sorted(self._calls)]
 
     def check_mask(self, mask: Tensor | None, window: int | None) -> None:
         """Raise NotImplementedError unless it is the mask that our attention computes."""
@@ -78,6 +94,7 @@ class LayerRecorder:
             raise NotImplementedError("keys and values differ in shape")
         self.shapes[layer] = LayerShape(key.shape[1], key.shape[3])
         self._groups[layer] = query.shape[1] // key.shape[1]
+        self._calls[layer] = AttentionCall(scaling, window, softcap, sinks is not None)
         return query.transpose(1, 2).contiguous()
 
 

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class PagedModel:
-    """One model and its KV store. Not thread-safe: it belongs to the thread of its engine."""
+    """See common/model/language_model.py, which says what engines call."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class PagedModel:
         self.eos_ids = model_discovery.eos_ids(model)
         if self.kernels:
             linears_row_invariant = False
-            self._model = model_discovery.move(model.eval(), self.device, self.dtype)
+            self.code: PreTrainedModel = model_discovery.move(model.eval(), self.device, self.dtype)
         else:
             # Packing makes float32 of the weights layer by layer: they are never in memory twice.
             assert on_cpu and self.dtype == torch.float32
             elementwise.install()
             linears_row_invariant = pack_linears(model, packing)
-            self._model = model.eval().float()
+            self.code = model.eval().float()
         try:
-            self._model.set_attn_implementation(attention_interface.NAME)
+            self.code.set_attn_implementation(attention_interface.NAME)
         except ValueError as cause:
             raise UnsupportedModel(f"{self.config.model_type}: {cause}") from cause
         self.vocab_size = int(self.config.vocab_size)
@@ -98,12 +98,11 @@ class PagedModel:
         self._no_mask: Tensor | None = None
         recorder = model_discovery.discover_layers(self.config, self._run, self.device)
         self._no_mask = torch.zeros((1, 1, 1, 1), device=self.device)
-        prompt = eager_check.prompt_of(
-            self.vocab_size, named_sizes(self.config), self.max_context_length
-        )
+        sizes = (self.vocab_size, named_sizes(self.config), self.max_context_length)
+        self.check_prompt = eager_check.prompt_of(*sizes)
         with model_discovery.refusing(self.config, "can't run on ids alone"):
-            eager = eager_check.eager_logits(self._model, attention_interface.NAME, prompt)
-        self.layers = recorder.layers
+            eager = eager_check.eager_logits(self.code, attention_interface.NAME, self.check_prompt)
+        self.layers, self.calls = recorder.layers, recorder.calls
         self._store: KVStore | None = None
         self._graphs: StepGraphs | None = None
         self.eager_passes = 0  # that fitted no CUDA graph
@@ -113,10 +112,12 @@ class PagedModel:
             from common.model.gpu_attention import PagedLayers
 
             self._paged = PagedLayers(self.layers, recorder.groups, self.dtype)
-            self.fused = fuse and fuse_layers(self._model, packing == "exact")
+            self.fused = fuse and fuse_layers(self.code, packing == "exact")
             if self.fused:
                 linears_row_invariant = packing == "exact"  # by construction, see row_product.py
-        eager_check.check(self, self.config.model_type, prompt, eager, self.dtype)
+        self.arithmetic = packing
+        rounding = "int8" if packing == "int8" and not self.kernels else self.dtype
+        eager_check.check(self, self.config.model_type, self.check_prompt, eager, rounding)
         # Linears are probed shape by shape; the rest of the model by itself, and as a whole.
         probe = rows_are_invariant if self.kernels else cpu_rows_are_invariant
         self.row_invariant = linears_row_invariant and probe(self)
@@ -170,10 +171,7 @@ class PagedModel:
         *,
         largest_only: bool = False,
     ) -> None:
-        """Record steps of up to `most_rows` rows with contexts of up to `most_context` tokens.
-
-        They are replayed from then on. Needs `allocate`; does nothing without kernels.
-        """
+        """See LanguageModel. Needs `allocate`; does nothing without kernels."""
         if not self.kernels:
             return
         if model_discovery.follows_positions(self.config):
@@ -200,11 +198,7 @@ class PagedModel:
         return len(self._graphs.sizes) if self._graphs is not None else 0
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Run the chunks in one variable-length batch: -> logits [sum of logit_rows, vocab_size].
-
-        float32 on the CPU, elsewhere in the model's dtype and valid until the next call. Writes the
-        KV of every token; the caller extends the page tables.
-        """
+        """See LanguageModel."""
         assert self._store is not None and chunks
         if self.kernels:
             page_size, tile_rows = self._store.page_size, self._paged.tile_rows
@@ -238,7 +232,7 @@ class PagedModel:
     def _run(
         self, ids: Tensor, positions: Tensor, batch: attention_interface.Batch, wanted: Tensor
     ) -> Tensor:
-        output = self._model(
+        output = self.code(
             input_ids=ids[None],
             position_ids=positions[None],
             attention_mask=self._no_mask,

@@ -55,7 +55,7 @@ class LeadingModel(PagedModel):
     @property
     def plan(self) -> dict[str, str]:
         """transformers' own, of which matrix is cut how; empty if it has none."""
-        return dict(self._model.tp_plan or {})
+        return dict(self.code.tp_plan or {})
 
     @property
     def bytes_per_token(self) -> int:

@@ -19,7 +19,7 @@ from common.engine.sequence import Sequence
 from common.engine.telemetry import EngineTelemetry
 from common.engine.thread import EngineThread
 from common.kv.pages import PagePool
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 from common.telemetry import metrics
 from drafter.bridge.bridge import Bridge
 from drafter.engine.batching_delay import BatchingDelay
@@ -36,7 +36,7 @@ class DraftEngine:
 
     def __init__(
         self,
-        model: PagedModel,
+        model: LanguageModel,
         pool: PagePool,
         bridge: Bridge,
         max_batch_tokens: int,

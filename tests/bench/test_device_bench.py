@@ -88,7 +88,7 @@ def test_a_model_is_the_same_each_time_and_leaves_the_runs_seed_alone() -> None:
     for seed in (5, 6):
         torch.manual_seed(seed)
         steps = Steps(SMALL[0], 1, 4)
-        weights.append(next(steps.model._model.parameters()).clone())
+        weights.append(next(steps.model.code.parameters()).clone())
         rest = torch.rand(3)
     assert torch.equal(*weights)
     assert not torch.equal(rest, expected)

@@ -62,8 +62,8 @@ def test_a_tensor_that_is_not_as_it_must_be_is_an_error_that_names_it(
 
 def test_a_whole_checkpoint_is_loaded_with_its_own_tensors(tmp_path: Path) -> None:
     folder = changed(tmp_path, lambda tensors: None)
-    first = PagedModel.load(folder)._model.state_dict()
-    second = PagedModel.load(folder)._model.state_dict()
+    first = PagedModel.load(folder).code.state_dict()
+    second = PagedModel.load(folder).code.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first if "weight" in name)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 
 THREADS = (1, 2, 3, 4, 6, 8, 16)
 # Rows of such a width are cut between threads from 16 rows on, and never between vectors.
@@ -17,7 +17,7 @@ ODD = 2051
 ROWS = (2, 8, 17, 33)
 
 
-def logits(model: PagedModel, size: int) -> Tensor:
+def logits(model: LanguageModel, size: int) -> Tensor:
     """Of 40 tokens after each other, in chunks of so many."""
     pool = PagePool(10, 4)
     table = pool.table()
@@ -31,7 +31,7 @@ def logits(model: PagedModel, size: int) -> Tensor:
     return torch.cat(rows)
 
 
-def assert_no_bit_changes(model: PagedModel, sizes: Sequence[int] = ROWS) -> None:
+def assert_no_bit_changes(model: LanguageModel, sizes: Sequence[int] = ROWS) -> None:
     model.allocate(10, 4)
     torch.set_num_threads(1)
     alone = logits(model, 1)

@@ -65,8 +65,9 @@ def _shrunk(config: Any, feed_forward: int) -> Any:
     for name in _SIZES:
         size = feed_forward if _SIZES[name] == 48 else _SIZES[name]
         value = known.get(name, getattr(config, name, _SIZES))
-        if value is _SIZES or isinstance(value, list | dict) and name != "eos_token_id":
-            continue  # ids that end a text may be several, all of them beyond so small a vocabulary
+        several = isinstance(value, list | dict) and name != "eos_token_id"  # ids may be a list
+        if value is _SIZES or several:
+            continue
         if value is None and name in _NONE_MEANS_NONE:
             continue
         with _IMPOSSIBLE:

@@ -4,6 +4,8 @@ exact   oneDNN, float32, prepacked. A row's value doesn't depend on the rows bes
         load, per shape; see `row_invariant`), and nine rows cost little more than one.
 fp16    FBGEMM, weights packed as float16, float32 sums. Half the memory traffic; rows are invariant
         where measured so, but the weights are rounded unless they were float16 already.
+int8    our own kernels: weights of 8 bits, integer sums (common/model/cpu/int8.py). Row-invariant
+        by construction and a quarter of the memory traffic; weights are rounded: another model.
 plain   torch.nn.functional.linear. Neither fast for few rows nor row-invariant.
 
 The ops behind the first two are private to torch, so they are looked for, and nothing else in the
@@ -20,9 +22,12 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from common.model.cpu.int8 import Int8Linear
+from common.native.library import kernels
+
 log = logging.getLogger(__name__)
 
-Packing = Literal["exact", "fp16", "plain"]
+Packing = Literal["exact", "int8", "fp16", "plain"]
 Multiply = Callable[[Tensor], Tensor]  # [rows, in] float32 -> [rows, out] float32
 
 # Row counts that the probe compares. 1 against 2 is where blocking over the inner dimension starts
@@ -75,7 +80,7 @@ def pack_linears(model: nn.Module, packing: Packing) -> bool:
         for name, child in list(parent.named_children()):
             linear = _as_linear(child)
             if linear is not None:
-                packed = PackedLinear(linear, packing)
+                packed = Int8Linear(linear) if packing == "int8" else PackedLinear(linear, packing)
                 invariant &= packed.row_invariant
                 setattr(parent, name, packed)
     return invariant
@@ -98,6 +103,8 @@ def available(packing: Packing) -> bool:
         return torch.backends.mkldnn.is_available() and hasattr(
             torch.ops.mkldnn, "_reorder_linear_weight"
         )
+    if packing == "int8":
+        return kernels() is not None
     if packing == "fp16":
         return "fbgemm" in torch.backends.quantized.supported_engines
     return True

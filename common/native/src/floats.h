@@ -1,0 +1,94 @@
+/* Sixteen floats at a time, in an order that no compiler and no instruction set changes.
+ *
+ * Every operation here is one that IEEE 754 defines to the bit (no fused or reordered sums: the
+ * build says -ffp-contract=off and never -ffast-math), so a value is the same on every machine.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+
+typedef float floats __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef int8_t narrow __attribute__((vector_size(16)));
+
+static inline floats load(const float *from) {
+    floats x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline void store(float *to, floats x) { memcpy(to, &x, sizeof x); }
+
+static inline ints load_ints(const int32_t *from) {
+    ints x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline floats all(float x) { return x - (floats){0}; }
+
+static inline floats to_floats(ints x) { return __builtin_convertvector(x, floats); }
+
+static inline ints bits_of(floats x) { return (ints)x; }
+
+static inline floats choose(ints where, floats yes, floats no) {
+    return (floats)((where & bits_of(yes)) | (~where & bits_of(no)));
+}
+
+static inline floats larger(floats a, floats b) { return choose(a > b, a, b); }
+
+static inline floats smaller(floats a, floats b) { return choose(a < b, a, b); }
+
+/* Halves are added until one is left. */
+static inline float sum(floats x) {
+    float lane[LANES];
+    store(lane, x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+static inline float largest(floats x) {
+    float lane[LANES];
+    store(lane, x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    return lane[0];
+}
+
+/* To the nearest whole number, ties to even; for |x| < 2**22. */
+static inline floats rounded(floats x) {
+    const floats magic = all(12582912.0f); /* 1.5 * 2**23 */
+    return (x + magic) - magic;
+}
+
+/* e**x within 2 units in the last place; 0 below -87.3, and never more than e**88. NaN stays NaN.
+ * Cody and Waite's reduction, and the polynomial of Cephes' expf. */
+static inline floats exponential(floats x) {
+    const floats least = all(-87.3f), most = all(88.0f);
+    floats clamped = larger(smaller(x, most), least);
+    floats n = rounded(clamped * 1.44269504088896341f);
+    floats r = clamped - n * 0.693359375f - n * -2.12194440e-4f;
+    floats p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    ints power = (__builtin_convertvector(n, ints) + 127) << 23;
+    floats result = p * (floats)power;
+    result = choose(x < least, all(0.0f), result);
+    return choose(x != x, x, result);
+}
+
+static inline floats tanh_of(floats x) {
+    floats bounded = larger(smaller(x, all(15.0f)), all(-15.0f)); /* 1 in float32 from 9.1 on */
+    floats e = exponential(bounded + bounded);
+    return choose(x != x, x, (e - 1.0f) / (e + 1.0f));
+}

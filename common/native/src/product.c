@@ -1,0 +1,106 @@
+#include "product.h"
+
+#include "floats.h"
+#include "tile.h"
+
+#define LEAST 0x1p-100f            /* a row that is all smaller is zeros */
+#define MOST_ACTIVATIONS (1 << 20) /* bytes of rows that stay in a core's cache with the weights */
+
+static int8_t *group_of(activations rows, int64_t place, int64_t inner) {
+    return rows.parts + place / GROUP * 2 * GROUP * inner;
+}
+
+void quantise(const float *row, int64_t width, int64_t inner, activations to, int64_t place) {
+    ints most = {0};
+    for (int64_t i = 0; i < width; i += LANES) { /* of floats without a sign, bits order as values */
+        ints magnitude = bits_of(load(row + i)) & 0x7fffffff;
+        ints where = magnitude > most;
+        most = (where & magnitude) | (~where & most);
+    }
+    float bound = largest((floats)most);
+    for (int lane = 0; lane < LANES; lane++)
+        if (most[lane] >= 0x7f800000) bound = __builtin_nanf("");
+    to.scales[place] = bound / 127.0f;
+    floats inverse = all(bound > LEAST ? 127.0f / bound : 0.0f);
+    int8_t *coarse = group_of(to, place, inner) + place % GROUP * DEPTH;
+    for (int64_t i = 0; i < inner; i += LANES) {
+        floats x = i < width ? load(row + i) * inverse : all(0.0f);
+        x = larger(smaller(x, all(127.0f)), all(-127.0f)); /* of no numbers too */
+        floats whole = rounded(x), rest = rounded((x - whole) * RESIDUAL);
+        narrow coarse_part = __builtin_convertvector(whole, narrow);
+        narrow residual_part = __builtin_convertvector(rest, narrow);
+        int8_t *there = coarse + i / DEPTH * 2 * GROUP * DEPTH + i % DEPTH;
+        memcpy(there, &coarse_part, sizeof coarse_part);
+        memcpy(there + GROUP * DEPTH, &residual_part, sizeof residual_part);
+    }
+}
+
+static inline floats value(const int32_t *coarse, const int32_t *residual, float scale,
+                           const linear *by, int64_t channel) {
+    floats x = to_floats(load_ints(coarse)) * RESIDUAL + to_floats(load_ints(residual));
+    x = x * (scale / RESIDUAL) * load(by->scales + channel);
+    return by->bias ? x + load(by->bias + channel) : x;
+}
+
+static inline floats gated(floats gate, floats up, ending end) {
+    if (end == SILU) return gate / (exponential(-gate) + 1.0f) * up;
+    /* Hendrycks and Gimpel, 2016 (arXiv:1606.08415): the approximation by tanh */
+    floats inside = (gate + gate * gate * gate * 0.044715f) * 0.7978845608f;
+    return gate * 0.5f * (tanh_of(inside) + 1.0f) * up;
+}
+
+static void finish(const sums_of_tiles *sums, const linear *by, const float *scales, int rows,
+                   int64_t channel, ending end, float *out, int64_t stride, int64_t width) {
+    for (int row = 0; row < rows; row++) {
+        floats both[2];
+        for (int side = 0; side < 2; side++)
+            both[side] = value(sums->of[0][side][row], sums->of[1][side][row], scales[row], by,
+                               channel + side * PANEL);
+        float *to = out + row * stride;
+        if (end >= SILU) {
+            if (channel / 2 < width) store(to + channel / 2, gated(both[0], both[1], end));
+            continue;
+        }
+        for (int side = 0; side < 2; side++) {
+            int64_t at = channel + side * PANEL;
+            if (at >= width) break;
+            if (at + PANEL > width) { /* of the last panel some channels only */
+                memcpy(to + at, &both[side], (size_t)(width - at) * sizeof *to);
+                continue;
+            }
+            store(to + at, end == ADDED ? load(to + at) + both[side] : both[side]);
+        }
+    }
+}
+
+void multiply(worker *self, const linear *by, activations rows, int64_t count, ending end,
+              float *out, int64_t stride, int64_t width) {
+    int64_t pairs = by->outer / (2 * PANEL), inner = by->inner;
+    int64_t block = MOST_ACTIVATIONS / (2 * inner) / GROUP * GROUP; /* rows */
+    if (block < GROUP) block = GROUP;
+    int64_t blocks = (count + block - 1) / block;
+    int64_t share = pairs / (8 * pool_threads(self->pool));
+    if (share < 1) share = 1;
+    int64_t shares = (pairs + share - 1) / share;
+    sums_of_tiles sums;
+    tiles_begin();
+    for (;;) {
+        int64_t item = (int64_t)take(self, 1, (size_t)(blocks * shares));
+        if (item == blocks * shares) break;
+        int64_t first = item / shares * block, last = first + block < count ? first + block : count;
+        int64_t pair = item % shares * share, end_pair = pair + share < pairs ? pair + share : pairs;
+        for (; pair < end_pair; pair++) {
+            const int8_t *weights = by->weights + pair * 2 * PANEL * inner;
+            for (int64_t row = first; row < last; row += GROUP) {
+                int together = last - row < GROUP ? (int)(last - row) : GROUP;
+                tiles_multiply(weights, group_of(rows, row, inner), by->sums + pair * 2 * PANEL,
+                               inner, together, &sums);
+                finish(&sums, by, rows.scales + row, together, pair * 2 * PANEL, end,
+                       out + row * stride, stride, width);
+            }
+        }
+    }
+    tiles_end();
+}
+
+int product_ready(void) { return tiles_supported(); }
