@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,7 +179,7 @@ def test_a_folder_that_is_only_read_keeps_its_file_in_the_cache(
 ) -> None:
     write = lean_file._blocks
 
-    def refusing(*arguments: object) -> object:
+    def refusing(*arguments: Any) -> Any:
         if not list(tmp_path.glob("cache/int8-*")):
             raise PermissionError("read-only")
         return write(*arguments)
