@@ -1,15 +1,15 @@
 """Linear layers in int8: weights rounded once, activations as two int8 rows, integer sums.
 
-A weight is `scale * n` with n from -127 to 127 and a scale for each output channel. An activation
-row is rounded in two steps, which keeps some 15 bits of it (common/native/src/product.h). The sums
-are exact, so a row's product is the same beside any other rows and on any number of threads; it
-isn't the float32 model's, whose weights these no longer are.
+A weight is `scale * n` with n from -127 to 127 and a scale for each 512 inputs of an output
+channel. An activation row is rounded in two steps, which keeps some 15 bits of it
+(common/native/src/product.h). The sums are exact, so a row's product is the same beside any other
+rows and on any number of threads; it isn't the float32 model's, whose weights these no longer are.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +19,8 @@ from torch.nn.functional import pad
 from common.native.library import Kernels, Pool, kernels
 from common.native.structs import Activations, Linear
 
-PANEL, DEPTH, GROUP = 16, 64, 16  # as in common/native/src/product.h
+PANEL, DEPTH, SHARED, GROUP = 16, 64, 512, 16  # as in common/native/src/product.h
 PAIR = 2 * PANEL  # channels that are multiplied together
-MOST_WIDTH = (2**31 - 1) // (127 * 255)  # inputs whose sums fit 32 bits, offset included
 _ROWS_AT_ONCE = 4096  # of a weight, in float32 meanwhile
 
 
@@ -30,8 +29,8 @@ class Int8Weights:
     """Of one linear layer, or of several side by side."""
 
     panels: Tensor  # int8 [outer / 16, inner / 64, 16, 16, 4], see common/native/src/product.h
-    scales: Tensor  # float32 [outer]
-    sums: Tensor  # int32 [outer]
+    scales: Tensor  # float32 [inner / 512, rounded up; outer]
+    sums: Tensor  # int32, likewise: of the weights that share a scale
     bias: Tensor | None  # float32 [outer]
 
     @property
@@ -52,49 +51,56 @@ class Int8Weights:
 def quantise(weight: Tensor, bias: Tensor | None) -> Int8Weights:
     """weight: [out, in], bias: [out], of any floating dtype; channels are filled up to pairs."""
     out, width = weight.shape
-    assert width <= MOST_WIDTH
-    outer = _up(out, PAIR)
-    blocks = _up(width, DEPTH) // DEPTH
+    outer, inner = _up(out, PAIR), _up(width, DEPTH)
+    blocks, groups = inner // DEPTH, -(-inner // SHARED)
     panels = torch.zeros((outer // PANEL, blocks, PANEL, PANEL, 4), dtype=torch.int8)
-    scales, sums = torch.zeros(outer), torch.zeros(outer, dtype=torch.int32)
+    scales, sums = torch.zeros(groups, outer), torch.zeros((groups, outer), dtype=torch.int32)
     for begin in range(0, out, _ROWS_AT_ONCE):
         rows = weight[begin : begin + _ROWS_AT_ONCE].detach().float()
-        end = begin + len(rows)
-        scale = rows.abs().amax(1) / 127
-        whole = (rows / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round()
-        whole = pad(whole, (0, blocks * DEPTH - width, 0, _up(len(rows), PANEL) - len(rows)))
-        cut = whole.to(torch.int8).view(-1, PANEL, blocks, DEPTH // 4, 4)
+        count, places = len(rows), slice(begin, begin + len(rows))
+        grouped = pad(rows, (0, groups * SHARED - width)).view(count, groups, SHARED)
+        scale = grouped.abs().amax(2) / 127  # [rows, groups]
+        whole = (grouped / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, :, None]).round()
+        scales[:, places], sums[:, places] = scale.T, whole.sum(2, dtype=torch.int32).T
+        flat = pad(whole.view(count, -1)[:, :inner], (0, 0, 0, _up(count, PANEL) - count))
+        cut = flat.to(torch.int8).view(-1, PANEL, blocks, DEPTH // 4, 4)
         panels[begin // PANEL : begin // PANEL + len(cut)] = cut.permute(0, 2, 3, 1, 4)
-        scales[begin:end] = scale
-        sums[begin:end] = whole.sum(1, dtype=torch.int32)[: len(rows)]
     return Int8Weights(panels, scales, sums, None if bias is None else _filled(bias, outer))
 
 
 def side_by_side(parts: Sequence[Int8Weights]) -> Int8Weights:
     """Their channels one after another; each must have whole panels of its own."""
-    return _joined(parts, lambda tensors: torch.cat(tensors))
+    return Int8Weights(
+        torch.cat([part.panels for part in parts]),
+        torch.cat([part.scales for part in parts], 1),
+        torch.cat([part.sums for part in parts], 1),
+        _biases(parts, lambda biases: torch.cat(list(biases))),
+    )
 
 
 def interleaved(gate: Int8Weights, up: Int8Weights) -> Int8Weights:
     """Panels of both in turn, as the kernels read gated products."""
 
-    def by_panels(tensors: list[Tensor]) -> Tensor:
-        cut = [each.view(gate.outer // PANEL, -1) for each in tensors]
-        return torch.stack(cut, 1).view(2 * len(tensors[0]), *tensors[0].shape[1:])
+    def in_turn(tensors: Sequence[Tensor]) -> Tensor:
+        """Of [..., outer]."""
+        cut = [each.unflatten(-1, (-1, PANEL)) for each in tensors]
+        return torch.stack(cut, -2).flatten(-3)
 
-    return _joined((gate, up), by_panels)
-
-
-def _joined(parts: Sequence[Int8Weights], join) -> Int8Weights:  # type: ignore[no-untyped-def]
-    biases: list[Tensor] | None = None
-    if any(part.bias is not None for part in parts):
-        biases = [torch.zeros_like(p.scales) if p.bias is None else p.bias for p in parts]
+    parts = (gate, up)
     return Int8Weights(
-        join([part.panels for part in parts]),
-        join([part.scales for part in parts]),
-        join([part.sums for part in parts]),
-        None if biases is None else join(biases),
+        torch.stack([part.panels for part in parts], 1).flatten(0, 1),
+        in_turn([part.scales for part in parts]),
+        in_turn([part.sums for part in parts]),
+        _biases(parts, in_turn),
     )
+
+
+def _biases(
+    parts: Sequence[Int8Weights], join: Callable[[Sequence[Tensor]], Tensor]
+) -> Tensor | None:
+    if all(part.bias is None for part in parts):
+        return None
+    return join([torch.zeros(p.outer) if p.bias is None else p.bias for p in parts])
 
 
 def _filled(values: Tensor, count: int) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 NAME = ".crossdraft-int8"  # not *.safetensors, which are the model's own
-FORMAT = "1"  # raise it when tensors mean something else
+FORMAT = "2"  # raise it when tensors mean something else
 ALIGNMENT = 64
 _FILLER = ".filler"  # of a name: bytes between tensors
 _DTYPES = {

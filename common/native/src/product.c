@@ -35,11 +35,35 @@ void quantise(const float *row, int64_t width, int64_t inner, activations to, in
     }
 }
 
-static inline floats value(const int32_t *coarse, const int32_t *residual, float scale,
-                           const linear *by, int64_t channel) {
-    floats x = to_floats(load_ints(coarse)) * RESIDUAL + to_floats(load_ints(residual));
-    x = x * (scale / RESIDUAL) * load(by->scales + channel);
-    return by->bias ? x + load(by->bias + channel) : x;
+/* Of 16 rows and 32 channels, without the rows' scales. */
+typedef struct {
+    floats of[2][GROUP];
+} products;
+
+static inline void add_sums(const sums_of_tiles *sums, const float *scales, int rows,
+                            products *to) {
+    for (int side = 0; side < 2; side++) {
+        floats scale = load(scales + side * PANEL);
+        for (int row = 0; row < rows; row++) {
+            floats coarse = to_floats(load_ints(sums->of[0][side][row]));
+            floats residual = to_floats(load_ints(sums->of[1][side][row]));
+            to->of[side][row] += (coarse * RESIDUAL + residual) * scale;
+        }
+    }
+}
+
+static inline void multiply_group(const linear *by, int64_t channel, const int8_t *rows, int count,
+                                  products *to) {
+    sums_of_tiles sums;
+    const int8_t *left = by->weights + channel * by->inner, *right = left + PANEL * by->inner;
+    for (int side = 0; side < 2; side++)
+        for (int row = 0; row < count; row++) to->of[side][row] = all(0.0f);
+    for (int64_t at = 0, place = channel; at < by->inner; at += SHARED, place += by->outer) {
+        int64_t depth = by->inner - at < SHARED ? by->inner - at : SHARED;
+        tiles_multiply(left + at * PANEL, right + at * PANEL, rows + at * 2 * GROUP,
+                       by->sums + place, depth, count, &sums);
+        add_sums(&sums, by->scales + place, count, to);
+    }
 }
 
 static inline floats gated(floats gate, floats up, ending end) {
@@ -49,13 +73,14 @@ static inline floats gated(floats gate, floats up, ending end) {
     return gate * 0.5f * (tanh_of(inside) + 1.0f) * up;
 }
 
-static void finish(const sums_of_tiles *sums, const linear *by, const float *scales, int rows,
+static void finish(const products *found, const linear *by, const float *scales, int rows,
                    int64_t channel, ending end, float *out, int64_t stride, int64_t width) {
     for (int row = 0; row < rows; row++) {
         floats both[2];
-        for (int side = 0; side < 2; side++)
-            both[side] = value(sums->of[0][side][row], sums->of[1][side][row], scales[row], by,
-                               channel + side * PANEL);
+        for (int side = 0; side < 2; side++) {
+            both[side] = found->of[side][row] * (scales[row] / RESIDUAL);
+            if (by->bias) both[side] += load(by->bias + channel + side * PANEL);
+        }
         float *to = out + row * stride;
         if (end >= SILU) {
             if (channel / 2 < width) store(to + channel / 2, gated(both[0], both[1], end));
@@ -82,7 +107,7 @@ void multiply(worker *self, const linear *by, activations rows, int64_t count, e
     int64_t share = pairs / (8 * pool_threads(self->pool));
     if (share < 1) share = 1;
     int64_t shares = (pairs + share - 1) / share;
-    sums_of_tiles sums;
+    products found;
     tiles_begin();
     for (;;) {
         int64_t item = (int64_t)take(self, 1, (size_t)(blocks * shares));
@@ -90,12 +115,10 @@ void multiply(worker *self, const linear *by, activations rows, int64_t count, e
         int64_t first = item / shares * block, last = first + block < count ? first + block : count;
         int64_t pair = item % shares * share, end_pair = pair + share < pairs ? pair + share : pairs;
         for (; pair < end_pair; pair++) {
-            const int8_t *weights = by->weights + pair * 2 * PANEL * inner;
             for (int64_t row = first; row < last; row += GROUP) {
                 int together = last - row < GROUP ? (int)(last - row) : GROUP;
-                tiles_multiply(weights, group_of(rows, row, inner), by->sums + pair * 2 * PANEL,
-                               inner, together, &sums);
-                finish(&sums, by, rows.scales + row, together, pair * 2 * PANEL, end,
+                multiply_group(by, pair * 2 * PANEL, group_of(rows, row, inner), together, &found);
+                finish(&found, by, rows.scales + row, together, pair * 2 * PANEL, end,
                        out + row * stride, stride, width);
             }
         }

@@ -2,10 +2,12 @@
  *
  * Weights lie in panels of 16 output channels: of each 64 inputs 1,024 bytes, [16][16 channels][4],
  * so that four inputs of a channel are one 32-bit lane. That is what an AMX tile, VPDPBUSD and
- * VPMADDWD read alike. A row of activations is two int8 rows, coarse and residual:
+ * VPMADDWD read alike. A channel has a scale for each 512 inputs. A row of activations is two int8
+ * rows, coarse and residual:
  *     x ~ scale * (coarse + residual / 254),   scale = max |x| / 127.
- * Sums of integers are exact in any order, so a row's product is the same beside any others, on any
- * number of threads and with any of the instructions below.
+ * Sums of integers are exact in any order, and those that share scales are added up in float32 from
+ * the first to the last: a row's product is the same beside any other rows, on any number of
+ * threads, and with any of the instructions below.
  */
 #pragma once
 
@@ -16,13 +18,14 @@
 
 #define PANEL 16        /* output channels */
 #define DEPTH 64        /* inputs of a tile */
+#define SHARED 512      /* inputs of a channel that share a scale */
 #define GROUP 16        /* rows of activations that are multiplied together, at most */
 #define RESIDUAL 254.0f /* steps of a residual in one of a coarse row */
 
 typedef struct {
     const int8_t *weights; /* [outer / 16][inner / 64][16][16][4] */
-    const float *scales;   /* [outer] */
-    const int32_t *sums;   /* [outer], of a channel's weights */
+    const float *scales;   /* [inner / SHARED, rounded up][outer] */
+    const int32_t *sums;   /* likewise, of the weights that share a scale */
     const float *bias;     /* [outer] or NULL */
     int64_t inner;         /* a multiple of 64: inputs, filled up with zeros */
     int64_t outer;         /* a multiple of 32: channels, filled up with zeros */

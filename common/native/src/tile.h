@@ -1,6 +1,7 @@
 /* Sums of up to 16 rows with 32 channels, by the best instructions that this file is built with.
  *
- * Rows are [inner / 64][2][16][64]: coarse and residual; weights two panels, [inner / 64][16][16][4].
+ * Rows are [depth / 64][2][16][64], coarse and residual; weights two panels, each
+ * [depth / 64][16][16][4]; channel_sums [32], of the weights.
  */
 #pragma once
 
@@ -15,8 +16,8 @@ typedef struct {
 static inline int tiles_supported(void);
 static inline void tiles_begin(void);
 static inline void tiles_end(void);
-static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
-                                  const int32_t *channel_sums, int64_t inner, int count,
+static inline void tiles_multiply(const int8_t *left, const int8_t *right, const int8_t *rows,
+                                  const int32_t *channel_sums, int64_t depth, int count,
                                   sums_of_tiles *sums);
 
 #if defined(__AMX_INT8__)

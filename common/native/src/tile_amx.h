@@ -31,17 +31,16 @@ static void configure(int rows) {
     configured = rows;
 }
 
-static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
-                                  const int32_t *channel_sums, int64_t inner, int count,
+static inline void tiles_multiply(const int8_t *left, const int8_t *right, const int8_t *rows,
+                                  const int32_t *channel_sums, int64_t depth, int count,
                                   sums_of_tiles *sums) {
     (void)channel_sums;
     if (count != configured) configure(count);
-    const int8_t *left = weights, *right = weights + PANEL * inner;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t at = 0; at < inner; at += DEPTH) {
+    for (int64_t at = 0; at < depth; at += DEPTH) {
         for (int line = 0; line < PANEL * DEPTH; line += 64) {
             _mm_prefetch((const char *)left + AHEAD + line, _MM_HINT_T0);
             _mm_prefetch((const char *)right + AHEAD + line, _MM_HINT_T0);

@@ -16,16 +16,16 @@ static inline __m256i step(__m256i sums, const int8_t *weights, const int8_t *in
     return _mm256_add_epi32(sums, _mm256_madd_epi16(w, x));
 }
 
-static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
-                                  const int32_t *channel_sums, int64_t inner, int count,
+static inline void tiles_multiply(const int8_t *left, const int8_t *right, const int8_t *rows,
+                                  const int32_t *channel_sums, int64_t depth, int count,
                                   sums_of_tiles *sums) {
     (void)channel_sums;
     for (int side = 0; side < 2; side++)
         for (int row = 0; row < count; row++) {
             __m256i halves[2][4] = {0};
-            for (int64_t at = 0; at < inner; at += DEPTH)
+            for (int64_t at = 0; at < depth; at += DEPTH)
                 for (int four = 0; four < DEPTH / 4; four++) {
-                    const int8_t *w = weights + (side * inner + at) * PANEL + four * 64;
+                    const int8_t *w = (side ? right : left) + at * PANEL + four * 64;
                     const int8_t *x = rows + at * 2 * GROUP + row * DEPTH + 4 * four;
                     for (int part = 0; part < 2; part++)
                         for (int i = 0; i < 4; i++)

@@ -6,8 +6,8 @@ static inline void tiles_begin(void) {}
 
 static inline void tiles_end(void) {}
 
-static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
-                                  const int32_t *channel_sums, int64_t inner, int count,
+static inline void tiles_multiply(const int8_t *left, const int8_t *right, const int8_t *rows,
+                                  const int32_t *channel_sums, int64_t depth, int count,
                                   sums_of_tiles *sums) {
     (void)channel_sums;
     memset(sums, 0, sizeof *sums);
@@ -15,9 +15,9 @@ static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
         for (int part = 0; part < 2; part++)
             for (int row = 0; row < count; row++) {
                 int32_t *to = sums->of[part][side][row];
-                for (int64_t at = 0; at < inner; at += DEPTH)
+                for (int64_t at = 0; at < depth; at += DEPTH)
                     for (int four = 0; four < DEPTH / 4; four++) {
-                        const int8_t *w = weights + (side * inner + at) * PANEL + four * 64;
+                        const int8_t *w = (side ? right : left) + at * PANEL + four * 64;
                         const int8_t *x = rows + at * 2 * GROUP + (part * GROUP + row) * DEPTH;
                         for (int channel = 0; channel < PANEL; channel++)
                             for (int i = 0; i < 4; i++)

@@ -8,15 +8,14 @@ static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
 
 /* Four int8 rows at a time: with two panels, eight sums are under way. */
-static void sum_of_four(const int8_t *weights, const int8_t *rows, const int32_t *channel_sums,
-                        int64_t inner, int32_t *to[4][2]) {
+static void sum_of_four(const int8_t *left_panel, const int8_t *right_panel, const int8_t *rows,
+                        const int32_t *channel_sums, int64_t depth, int32_t *to[4][2]) {
     __m512i sums[4][2] = {0};
-    const int8_t *panels[2] = {weights, weights + PANEL * inner};
     const __m512i offset = _mm512_set1_epi8((char)0x80);
-    for (int64_t at = 0; at < inner; at += DEPTH, rows += 2 * GROUP * DEPTH)
+    for (int64_t at = 0; at < depth; at += DEPTH, rows += 2 * GROUP * DEPTH)
         for (int four = 0; four < DEPTH / 4; four++) {
-            __m512i left = _mm512_load_si512(panels[0] + at * PANEL + four * 64);
-            __m512i right = _mm512_load_si512(panels[1] + at * PANEL + four * 64);
+            __m512i left = _mm512_load_si512(left_panel + at * PANEL + four * 64);
+            __m512i right = _mm512_load_si512(right_panel + at * PANEL + four * 64);
             for (int row = 0; row < 4; row++) {
                 int32_t inputs;
                 memcpy(&inputs, rows + row * DEPTH + 4 * four, 4);
@@ -32,14 +31,14 @@ static void sum_of_four(const int8_t *weights, const int8_t *rows, const int32_t
     }
 }
 
-static inline void tiles_multiply(const int8_t *weights, const int8_t *rows,
-                                  const int32_t *channel_sums, int64_t inner, int count,
+static inline void tiles_multiply(const int8_t *left, const int8_t *right, const int8_t *rows,
+                                  const int32_t *channel_sums, int64_t depth, int count,
                                   sums_of_tiles *sums) {
     for (int part = 0; part < 2; part++)
         for (int row = 0; row < count; row += 4) {
             int32_t *to[4][2];
             for (int i = 0; i < 4; i++)
                 for (int side = 0; side < 2; side++) to[i][side] = sums->of[part][side][row + i];
-            sum_of_four(weights, rows + (part * GROUP + row) * DEPTH, channel_sums, inner, to);
+            sum_of_four(left, right, rows + (part * GROUP + row) * DEPTH, channel_sums, depth, to);
         }
 }

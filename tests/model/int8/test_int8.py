@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from common.model.cpu.int8 import Int8Linear, Int8Weights, interleaved, quantise, side_by_side
+from common.model.cpu.int8 import (
+    SHARED,
+    Int8Linear,
+    Int8Weights,
+    interleaved,
+    quantise,
+    side_by_side,
+)
 from common.native.library import LEVELS, Kernels, kernels
 from tests.model.thread_bits import THREADS
 
@@ -38,9 +45,10 @@ def specified(linear: nn.Linear, x: Tensor) -> Tensor:
     """The product in float64, of whole numbers that fit it."""
     weights = quantise(linear.weight, linear.bias)
     coarse, residual, scales = rounded_rows(x)
-    n = unpacked(weights)[: linear.out_features, : linear.in_features].double()
+    groups = weights.scales.repeat_interleave(SHARED, 0)[: weights.inner].T  # [outer, inner]
+    n = (unpacked(weights) * groups.double())[: linear.out_features, : linear.in_features]
     whole = (coarse.double() * 254 + residual.double()) @ n.T
-    product = whole / 254 * scales.double()[:, None] * weights.scales[: len(n)].double()
+    product = whole / 254 * scales.double()[:, None]
     return product + (0 if linear.bias is None else linear.bias.double())
 
 
