@@ -16,6 +16,7 @@ from types import TracebackType
 
 import click
 import grpc
+import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.rpc.channel import open_channel
@@ -84,6 +85,10 @@ class Child:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def memory_bytes(self) -> int:
+        """That the process holds, files that it has mapped included."""
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     def tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()

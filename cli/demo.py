@@ -35,6 +35,8 @@ from common.weights.resolve import cache_folder
 PROMPT = "Write a small Python function that returns the n-th Fibonacci number, with a docstring."
 START_S = 300.0
 MAX_STEPS = 16
+DRAFTING = {"int8": "int8", "exact": "fp16"}  # how the draft model multiplies beside such a target
+ARITHMETIC = {"int8": "weights in 8 bits", "exact": "float32"}
 SAME = "Both outputs are the same, token by token."
 
 
@@ -72,6 +74,13 @@ SAME = "Both outputs are the same, token by token."
     help="How drafts cross between the vocabularies.",
 )
 @click.option(
+    "--linear",
+    type=click.Choice(list(DRAFTING)),
+    default="int8",
+    show_default=True,
+    help="How weights multiply: rounded to 8 bits, or exactly as in float32.",
+)
+@click.option(
     "--chat/--no-chat", default=True, help="PROMPT is a message, or text to continue.", is_flag=True
 )
 @click.option(
@@ -84,6 +93,7 @@ def demo(
     max_new_tokens: int,
     draft_steps: int,
     bridge: str,
+    linear: str,
     chat: bool,
     svg: Path | None,
 ) -> None:
@@ -105,9 +115,10 @@ def demo(
     steps = str(MAX_STEPS)
     # A name rather than a folder where both will do: it is what the services then call their model.
     verifier = ["verifier", "--model", target, "--max-draft-tokens", steps, "--reflection"]
+    verifier += ["--linear", linear]
     drafter = ["drafter", "--model", draft, "--verifier", verifier_address]
     drafter += ["--verifier-timeout-s", str(START_S), "--max-draft-steps", steps]
-    drafter += ["--reflection"]
+    drafter += ["--reflection", "--linear", DRAFTING[linear]]
     logs = cache_folder() / "logs"
     console.print(f"[dim]models {target_folder} and {draft_folder}; logs in {logs}[/dim]")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the children
@@ -117,7 +128,8 @@ def demo(
             stack.enter_context(Child(drafter, drafter_address, logs / "demo-drafter.log")),
         ]
         try:
-            answer = asyncio.run(_run(console, children, request))
+            answer = asyncio.run(_run(console, children, request, ARITHMETIC[linear]))
+            held = ", ".join(f"{each.name} {each.memory_bytes() / 1e9:.1f} GB" for each in children)
         except grpc.aio.AioRpcError as error:
             for child in children:
                 child.check_alive()
@@ -128,6 +140,7 @@ def demo(
         console.print("[bold red]The two outputs differ; they must not.[/bold red]")
         sys.exit(1)
     console.print(SAME)
+    console.print(f"[dim]in memory: {held}[/dim]")
     if svg is not None:
         save(svg, answer.title, answer.deltas, [table, SAME])
 
@@ -142,7 +155,9 @@ class Answer:
     alone: Output
 
 
-async def _run(console: Console, children: list[Child], request: Request) -> Answer:
+async def _run(
+    console: Console, children: list[Child], request: Request, arithmetic: str
+) -> Answer:
     for child in children:
         with console.status("") as status:
 
@@ -157,7 +172,7 @@ async def _run(console: Console, children: list[Child], request: Request) -> Ans
         alone_request = dataclasses.replace(request, draft_steps=0)
         title = (
             f"{pair.draft_model} → {pair.target_model}, bridge {pair.bridge}: "
-            f"{request.draft_steps} draft steps per round"
+            f"{request.draft_steps} draft steps per round, {arithmetic}"
         )
         console.print(Rule(LEGEND.copy()))
         console.print(f"[dim]{title}[/dim]\n")

@@ -1,6 +1,7 @@
 """Real models: every pair gives the target's own greedy ids, however they are drafted and batched.
 
-And the target's own ids are transformers' own, up to near-ties, which are printed with their gap.
+In float32 and in int8. And in float32 the target's own ids are transformers' own, up to near-ties,
+which are printed with their gap.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from transformers import AutoModelForCausalLM
 
 from client.client import Client, Request
 from common.model.cpu.linear import Packing
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
+from common.model.loading import load_model
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary
 from common.weights.resolve import resolve
@@ -51,10 +53,17 @@ class Pair:
     target: str
     draft: str
     prompts: int
+    linear: Packing = "exact"  # of the target
     tokens: int = 12
 
     def __str__(self) -> str:
-        return f"{self.draft} for {self.target}"
+        return f"{self.draft} for {self.target}, {self.linear}"
+
+    @property
+    def needed(self) -> tuple[tuple[str, Packing], tuple[str, Packing]]:
+        """Target and draft model."""
+        drafting: Packing = "fp16" if self.linear == "exact" else "int8"
+        return (self.target, self.linear), (self.draft, drafting)
 
 
 PAIRS = (
@@ -62,27 +71,30 @@ PAIRS = (
     Pair("smollm2-135m", "qwen2.5-coder-0.5b", 8),
     Pair("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", 4),
     Pair("qwen2.5-coder-1.5b", "smollm2-135m", 4),
+    Pair("qwen2.5-coder-1.5b", "smollm2-135m", 8, "int8"),
+    Pair("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", 8, "int8"),
+    Pair("smollm2-135m", "qwen2.5-coder-0.5b", 8, "int8"),
+    Pair("gemma-3-270m", "smollm2-135m", 8, "int8"),
 )
-_loaded: dict[tuple[str, Packing], PagedModel] = {}
+_loaded: dict[tuple[str, Packing], LanguageModel] = {}
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=str)
 def pair(request: pytest.FixtureRequest) -> Pair:
     """One pair after the other; what the next one doesn't need leaves memory first."""
     wanted: Pair = request.param
-    needed: list[tuple[str, Packing]] = [(wanted.target, "exact"), (wanted.draft, "fp16")]
-    for key in set(_loaded) - set(needed):
+    for key in set(_loaded) - set(wanted.needed):
         del _loaded[key]
     gc.collect()
-    for key in needed:
+    for key in wanted.needed:
         if key not in _loaded:
-            _loaded[key] = PagedModel.load(resolve(key[0]), key[1])
+            _loaded[key] = load_model(resolve(key[0]), key[1])
     return wanted
 
 
 @asynccontextmanager
 async def serving(pair: Pair, pages: int) -> AsyncIterator[Client]:
-    target, draft = _loaded[pair.target, "exact"], _loaded[pair.draft, "fp16"]
+    target, draft = (_loaded[key] for key in pair.needed)
     assert target.row_invariant
     target_files, draft_files = (
         TokenizerFiles.from_directory(resolve(name)) for name in (pair.target, pair.draft)
@@ -105,12 +117,12 @@ async def serving(pair: Pair, pages: int) -> AsyncIterator[Client]:
         verifier.assert_nothing_held()
 
 
-_expected: dict[tuple[str, int, int], dict[str, tuple[int, ...]]] = {}
+_expected: dict[tuple[str, Packing, int, int], dict[str, tuple[int, ...]]] = {}
 
 
 async def expected(client: Client, pair: Pair) -> dict[str, tuple[int, ...]]:
     """Each prompt's ids at k = 0, by itself; once for each target."""
-    key = (pair.target, pair.prompts, pair.tokens)
+    key = (pair.target, pair.linear, pair.prompts, pair.tokens)
     if key not in _expected:
         _expected[key] = {
             prompt: (
@@ -160,6 +172,10 @@ async def test_eight_at_once_joining_leaving_and_preempted_the_ids_are_the_same(
         assert preempted
 
 
+IN_FLOAT32 = [each for each in PAIRS if each.linear == "exact"]
+
+
+@pytest.mark.parametrize("pair", IN_FLOAT32, ids=str, indirect=True)
 async def test_the_targets_own_ids_are_transformers_own_up_to_near_ties(pair: Pair) -> None:
     """Plain attention over the whole text at once: by induction, the ids of a greedy loop."""
     async with serving(pair, pages=CONTEXT // 4) as client:

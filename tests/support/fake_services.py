@@ -15,7 +15,7 @@ import torch
 from opentelemetry.trace import Tracer
 
 from common.kv.pages import PagePool
-from common.model.paged_model import PagedModel
+from common.model.language_model import LanguageModel
 from common.pb import drafter_pb2_grpc, verifier_pb2_grpc
 from common.rpc.calls import CallTelemetry
 from common.rpc.channel import open_channel
@@ -108,7 +108,7 @@ class RunningVerifier:
 
 
 def make_verifier(
-    model: PagedModel,
+    model: LanguageModel,
     files: TokenizerFiles,
     *,
     pages: int = 64,
@@ -156,7 +156,7 @@ def make_verifier(
 
 @asynccontextmanager
 async def serving_verifier(
-    model: PagedModel,
+    model: LanguageModel,
     files: TokenizerFiles,
     port: int = 0,
     idle_timeout_s: float = 600.0,
@@ -206,7 +206,7 @@ class RunningDrafter:
 
 @asynccontextmanager
 async def serving_drafter(
-    model: PagedModel,
+    model: LanguageModel,
     files: TokenizerFiles,
     verifier: int | str,
     *,
