@@ -19,7 +19,6 @@ from common.errors import ConfigError, RankLost
 from common.model.language_model import LanguageModel
 from common.model.loading import load_model
 from common.model.ranks import RankInfo, Ranks, torchrun_rank
-from common.model.sharded import LeadingModel, follow, load_part
 from common.weights.resolve import resolve
 from verifier.config import VerifierConfig
 from verifier.engine import VerifierEngine
@@ -43,6 +42,8 @@ def load_target(config: VerifierConfig, folder: Path) -> tuple[LanguageModel, De
     if place is None:
         where = (device.place, device.dtype)
         return load_model(folder, config.linear, config.threads, *where), device, None
+    from common.model.sharded import load_part  # transformers' parallel code takes seconds
+
     ranks = Ranks(place, device.place)
     model = load_part(folder, ranks, device, config.threads)
     model.lead(ranks)
@@ -68,6 +69,7 @@ def watch(ranks: Ranks | None, engine: VerifierEngine) -> None:
 
 async def follow_rank_0(config: VerifierConfig, place: RankInfo) -> None:
     """Hold a part of the target until rank 0 ends. Raises RankLost if it is gone."""
+    from common.model.sharded import LeadingModel, follow, load_part
 
     def load() -> tuple[LeadingModel, Ranks]:
         device = _device(config, place)

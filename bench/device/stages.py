@@ -26,7 +26,7 @@ from bench.device.parts.products import product_table
 from bench.device.parts.steps import SHAPES, SMALL
 from bench.device.table import Row
 from bench.device.timing import matmul_rate
-from common.model.cpu.linear import Packing
+from common.model.language_model import Packing
 
 # Their layers' matrices, [outer, inner]: queries with keys and values, out, gates, down, head.
 MATRICES = [

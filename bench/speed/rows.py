@@ -22,7 +22,7 @@ from cli.fetching import fetch
 from common.device import native
 
 if TYPE_CHECKING:
-    from common.model.cpu.linear import Packing
+    from common.model.language_model import Packing
     from common.model.paged_model import PagedModel
 
 ROWS = (1, 2, 4, 6, 9, 16, 32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from torch import Tensor
 from common.device.runtime import Runtime
 from common.kv.store import LayerShape
 from common.model.batch import Chunk
+
+Packing = Literal["exact", "int8", "fp16", "plain"]  # how linears multiply; cpu/linear.py says more
 
 
 class LanguageModel(Protocol):

@@ -17,8 +17,7 @@ from common.model.checks import eager_check
 from common.model.checks.row_invariance import rows_are_invariant
 from common.model.cpu import lean_file
 from common.model.cpu.lean_model import About, LeanModel
-from common.model.cpu.linear import Packing
-from common.model.language_model import LanguageModel
+from common.model.language_model import LanguageModel, Packing
 from common.native.library import kernels
 from common.weights.fingerprint import weights_sha256
 from common.weights.resolve import cache_folder

@@ -32,7 +32,8 @@ from common.model.checks import eager_check
 from common.model.checks.row_invariance import cpu_rows_are_invariant, rows_are_invariant
 from common.model.cpu import elementwise
 from common.model.cpu.attention import row_batch
-from common.model.cpu.linear import Packing, pack_linears
+from common.model.cpu.linear import pack_linears
+from common.model.language_model import Packing
 from common.model.masks import named_sizes
 
 # What needs Triton is imported where a model goes through kernels, and never for a CPU.

@@ -20,8 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from client.client import Client, Request
-from common.model.cpu.linear import Packing
-from common.model.language_model import LanguageModel
+from common.model.language_model import LanguageModel, Packing
 from common.model.loading import load_model
 from common.types import BridgeMode, Origin
 from common.vocabulary.vocabulary import TokenizerFiles, Vocabulary

@@ -18,7 +18,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from common.model.cpu.linear import Packing
+from common.model.language_model import Packing
 from common.model.paged_model import PagedModel
 from common.vocabulary.vocabulary import Vocabulary
 from tests.support.fake_tokenizers import LINES

@@ -16,8 +16,8 @@ from bench.device.clock import wait
 from bench.device.parts.steps import ModelShape, Steps
 from bench.device.table import Row
 from common.model.batch import Chunk
-from common.model.cpu.linear import Packing
 from common.model.fused_layers import TILED_ROWS
+from common.model.language_model import Packing
 
 
 def model_table(

@@ -16,8 +16,8 @@ from bench.device.clock import device, wait, wall_seconds
 from common.kernels.attention_tiles import SPLIT_KEYS
 from common.kv.pages import PagePool
 from common.model.batch import Chunk, flatten
-from common.model.cpu.linear import Packing
 from common.model.cuda_graphs import StepSize
+from common.model.language_model import Packing
 from common.model.paged_model import PagedModel
 
 PAGE_SIZE = 16

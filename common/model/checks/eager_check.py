@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from common.errors import UnsupportedModel
 from common.kv.pages import PagePool
 from common.model.batch import Chunk
 from common.model.checks.row_invariance import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 

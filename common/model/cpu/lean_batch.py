@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from common.model.batch import Chunk
+from common.model.cpu.architecture import Architecture, Weights
 from common.model.cpu.int8 import DEPTH, Scratch
-from common.model.cpu.lean_weights import Architecture, Weights
 
 _FEWEST_POSITIONS = 2048  # that rotary tables begin with
 

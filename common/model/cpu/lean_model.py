@@ -19,9 +19,9 @@ from torch import Tensor
 from common.device.runtime import runtime_of
 from common.kv.store import KVStore, LayerShape
 from common.model.batch import Chunk
+from common.model.cpu.architecture import Architecture, Weights
 from common.model.cpu.int8 import DEPTH, PANEL
 from common.model.cpu.lean_batch import Angles, Room, Rows
-from common.model.cpu.lean_weights import Architecture, Weights
 from common.native import structs
 from common.native.library import Kernels, kernels
 

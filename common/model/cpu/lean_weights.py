@@ -8,7 +8,6 @@ beyond this is refused by returning None: such a model runs as transformers made
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from common.model.cpu.architecture import Architecture, Weights
 from common.model.cpu.int8 import Int8Linear, Int8Weights, interleaved, side_by_side
 from common.model.discovery import AttentionCall, follows_positions
 from common.native.structs import GELU, MOST_HEADS, SILU
@@ -37,30 +37,6 @@ _KNOWN = (
 )
 _ACTIVATIONS = {"silu": SILU, "swish": SILU, "gelu_pytorch_tanh": GELU}
 _LANES = 16  # of the kernels: a width of anything is a multiple
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """What the kernels need to know beside tensors. All of it is JSON."""
-
-    family: str
-    depth: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    mlp_width: int
-    vocab: int
-    activation: int
-    epsilon: float
-    scaling: float
-    windows: list[int]  # of each layer, 0 for none
-    angles: list[int]  # of each layer, which rotary frequencies
-    angle_scales: list[float]
-    embedding_scale: float
-
-
-Weights = dict[str, Tensor]
 
 
 def read(

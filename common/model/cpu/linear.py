@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from common.model.cpu.int8 import Int8Linear
+from common.model.language_model import Packing
 from common.native.library import kernels
 
 log = logging.getLogger(__name__)
 
-Packing = Literal["exact", "int8", "fp16", "plain"]
 Multiply = Callable[[Tensor], Tensor]  # [rows, in] float32 -> [rows, out] float32
 
 # Row counts that the probe compares. 1 against 2 is where blocking over the inner dimension starts
