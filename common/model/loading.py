@@ -7,6 +7,7 @@ computes.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -70,7 +71,12 @@ def _int8(folder: Path, threads: int) -> LanguageModel:
 
 def _kept(places: list[Path], sha256: str, threads: int) -> LeanModel | None:
     found = lean_file.read(places, sha256)
-    return None if found is None else LeanModel.of_file(*found, threads)
+    if found is None:
+        return None
+    about, weights = found
+    with suppress(KeyError, TypeError):  # of a file that says what it is and isn't
+        return LeanModel.of_file(about, weights, threads)
+    return None
 
 
 def _make(folder: Path, threads: int) -> LanguageModel:

@@ -10,7 +10,9 @@ from ctypes import Structure, c_float, c_int64, c_void_p
 INTERFACE_VERSION = 1  # src/step.c has the same: another one is another build
 
 SILU, GELU = 2, 3  # `ending` in src/product.h
-MOST_HEADS = 32  # src/attention.h
+PANEL, DEPTH, SHARED, GROUP = 16, 64, 512, 16  # src/product.h
+MOST_HEADS = 32  # that share a KV head, src/attention.h
+MOST_ANGLES = 2  # kinds of rotary angles, src/step.h
 
 
 class Linear(Structure):

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from common.native.library import Kernels, Pool, kernels
-from common.native.structs import Activations, Linear
+from common.native.structs import DEPTH, GROUP, PANEL, SHARED, Activations, Linear
 
-PANEL, DEPTH, SHARED, GROUP = 16, 64, 512, 16  # as in common/native/src/product.h
 PAIR = 2 * PANEL  # channels that are multiplied together
 _ROWS_AT_ONCE = 4096  # of a weight, in float32 meanwhile
 

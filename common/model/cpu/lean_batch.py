@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from common.model.batch import Chunk
 from common.model.cpu.architecture import Architecture, Weights
-from common.model.cpu.int8 import DEPTH, Scratch
+from common.model.cpu.int8 import Scratch
+from common.native.structs import DEPTH
 
 _FEWEST_POSITIONS = 2048  # that rotary tables begin with
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from common.device.runtime import runtime_of
 from common.kv.store import KVStore, LayerShape
 from common.model.batch import Chunk
-from common.model.cpu.architecture import Architecture, Weights
-from common.model.cpu.int8 import DEPTH, PANEL
+from common.model.cpu.architecture import Architecture, Weights, is_whole
 from common.model.cpu.lean_batch import Angles, Room, Rows
 from common.native import structs
 from common.native.library import Kernels, kernels
@@ -75,9 +74,12 @@ class LeanModel:
 
     @classmethod
     def of_file(cls, about: dict[str, Any], weights: Weights, threads: int = 0) -> LeanModel:
-        """From what common/model/loading.py wrote."""
+        """From what common/model/loading.py wrote. Raises KeyError or TypeError for another."""
+        architecture = Architecture(**about["architecture"])
+        if not is_whole(architecture, weights):
+            raise TypeError("tensors have other shapes")
         return cls(
-            Architecture(**about["architecture"]),
+            architecture,
             weights,
             About(frozenset(about["eos_ids"]), about["max_context_length"]),
             threads,
@@ -173,8 +175,8 @@ class LeanModel:
             scales.data_ptr(),
             sums.data_ptr(),
             None if bias is None else bias.data_ptr(),
-            panels.shape[1] * DEPTH,
-            panels.shape[0] * PANEL,
+            panels.shape[1] * structs.DEPTH,
+            panels.shape[0] * structs.PANEL,
         )
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from common.model.cpu.int8 import (
-    SHARED,
     Int8Linear,
     Int8Weights,
     interleaved,
@@ -18,6 +17,7 @@ from common.model.cpu.int8 import (
     side_by_side,
 )
 from common.native.library import LEVELS, Kernels, kernels
+from common.native.structs import SHARED
 from tests.model.thread_bits import THREADS
 
 BUILDS = [build for level in LEVELS if (build := kernels(level)) is not None]

@@ -22,6 +22,7 @@ from common.model.language_model import LanguageModel
 from common.model.loading import load_model
 from common.model.paged_model import PagedModel
 from common.native.library import Kernels
+from common.weights.fingerprint import weights_sha256
 from tests.model.int8.lean_models import OWN, lean, tiny
 from tests.model.int8.test_int8 import every_build
 from tests.model.thread_bits import THREADS, logits
@@ -172,6 +173,25 @@ def test_other_weights_or_a_broken_file_are_rounded_again(folder: Path) -> None:
     other.model.norm.weight.data *= 2
     other.save_pretrained(folder)
     assert not torch.equal(of_chunks(load_model(folder, "int8"), 17), expected)
+
+
+@pytest.mark.parametrize("name", ["layers.1.gates.panels", "layers.0.down.scales", "last_norm"])
+def test_a_kept_file_of_other_shapes_is_rounded_again_and_never_run(
+    folder: Path, name: str
+) -> None:
+    """Kernels read what they are told to: nothing that a folder holds may be out of bounds."""
+    first = load_model(folder, "int8")
+    assert isinstance(first, LeanModel)
+    expected = of_chunks(first, 17)
+    kept = lean_file.read([folder], weights_sha256(folder))
+    assert kept is not None
+    about, weights = kept
+    cut = {each: weights[each].clone() for each in weights}
+    cut[name] = cut[name][: len(cut[name]) // 2] if len(cut[name]) > 1 else cut[name][:, :32]
+    assert lean_file.write([folder], weights_sha256(folder), about, cut)
+    assert torch.equal(of_chunks(load_model(folder, "int8"), 17), expected)
+    again = lean_file.read([folder], weights_sha256(folder))
+    assert again is not None and again[1][name].shape == weights[name].shape
 
 
 def test_a_folder_that_is_only_read_keeps_its_file_in_the_cache(
