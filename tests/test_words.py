@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OURS = "tests/test_words.py"
 # An entry of docs/decisions may quote the words of its day; so may the list of changes.
-QUOTING = ("docs/decisions/", "CHANGELOG.md", OURS, "common/pb/", "LICENSE")
+QUOTING = ("docs/decisions/", "CHANGELOG.md", OURS, "common/pb/", "LICENSE", "cli/quality/text.txt")
 # Old word: the field's term (docs/glossary.md).
 OLD = {
     r"laws?|lawless|lawful(ness|ly)?": "distribution; invalid logits; lossless",

@@ -36,7 +36,7 @@ _KNOWN = (
     Gemma3DecoderLayer,
 )
 _ACTIVATIONS = {"silu": SILU, "swish": SILU, "gelu_pytorch_tanh": GELU}
-_LANES = 16  # of the kernels: a width of anything is a multiple
+_VECTOR = 16  # of the kernels: a width of anything is a multiple
 
 
 def read(
@@ -75,7 +75,7 @@ def read(
     )
     alike = {(_epsilon(norm)) for norm in norms} == {found.epsilon}
     widths = (found.width, found.head_size, found.mlp_width)
-    if not alike or any(width % _LANES for width in widths) or len(kinds) > 2:
+    if not alike or any(width % _VECTOR for width in widths) or len(kinds) > 2:
         return None
     if len({call.scaling for call in calls}) != 1 or found.heads // found.kv_heads > MOST_HEADS:
         return None

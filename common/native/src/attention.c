@@ -8,27 +8,34 @@ typedef struct {
     float largest, total;
 } softmax;
 
-static inline __attribute__((always_inline)) void score(const float *query, int heads,
-                                                        const float *key, float scaling, int size,
-                                                        float scores[][BLOCK], int at) {
-    for (int head = 0; head < heads; head++) {
-        floats products = all(0.0f);
-        for (int i = 0; i < size; i += LANES)
-            products += load(query + head * size + i) * load(key + i);
-        scores[head][at] = sum(products) * scaling;
+/* Of one query with `count` keys; up to 15 numbers behind them are written, too. */
+static inline __attribute__((always_inline)) void score(const float *query,
+                                                        const float *const *keys, int count,
+                                                        float scaling, int size, float *scores) {
+    for (int first = 0; first < count; first += VECTOR) {
+        const float *key[VECTOR];
+        for (int i = 0; i < VECTOR; i++) key[i] = keys[first + i < count ? first + i : first];
+        floats products[VECTOR];
+        for (int i = 0; i < VECTOR; i++) products[i] = all(0.0f);
+        for (int part = 0; part < size; part += VECTOR) {
+            floats q = load(query + part);
+#pragma GCC unroll 16
+            for (int i = 0; i < VECTOR; i++) products[i] += q * load(key[i] + part);
+        }
+        store(scores + first, sums(products) * scaling);
     }
 }
 
-/* Scores [count] to weights e**(score - largest so far), 0 from `count` to the end of the lanes. */
+/* Scores [count] to weights e**(score - largest so far), 0 from `count` to the end of the vectors. */
 static inline float weigh(float *scores, int count, softmax *state) {
-    int filled = (count + LANES - 1) / LANES * LANES;
+    int filled = (count + VECTOR - 1) / VECTOR * VECTOR;
     for (int i = count; i < filled; i++) scores[i] = -__builtin_inff();
     floats most = all(state->largest), total = all(0.0f);
-    for (int i = 0; i < filled; i += LANES) most = larger(load(scores + i), most);
+    for (int i = 0; i < filled; i += VECTOR) most = larger(load(scores + i), most);
     float bound = largest(most);
-    float before[LANES];
+    float before[VECTOR];
     store(before, exponential(all(state->largest - bound)));
-    for (int i = 0; i < filled; i += LANES) {
+    for (int i = 0; i < filled; i += VECTOR) {
         floats weights = exponential(load(scores + i) - bound);
         store(scores + i, weights);
         total += weights;
@@ -45,17 +52,17 @@ static inline const float *row_at(const float *all_rows, const cache_view *cache
     return all_rows + (slot * cache->kv_heads + kv_head) * cache->head_size;
 }
 
-/* Elements [part, part + 16 lanes) of the weighted sum of values. */
+/* Elements of the weighted sum of values: so many vectors of them from `part` on. */
 static inline __attribute__((always_inline)) void add_values(const float *weights,
                                                              const float *const *values, int count,
-                                                             float before, int part, int lanes,
+                                                             float before, int part, int vectors,
                                                              float *to) {
     floats totals[4];
-    for (int i = 0; i < lanes; i++) totals[i] = load(to + part + i * LANES) * before;
+    for (int i = 0; i < vectors; i++) totals[i] = load(to + part + i * VECTOR) * before;
     for (int at = 0; at < count; at++)
-        for (int i = 0; i < lanes; i++)
-            totals[i] += load(values[at] + part + i * LANES) * weights[at];
-    for (int i = 0; i < lanes; i++) store(to + part + i * LANES, totals[i]);
+        for (int i = 0; i < vectors; i++)
+            totals[i] += load(values[at] + part + i * VECTOR) * weights[at];
+    for (int i = 0; i < vectors; i++) store(to + part + i * VECTOR, totals[i]);
 }
 
 static inline __attribute__((always_inline)) void attend_sized(const float *query, int heads,
@@ -64,29 +71,29 @@ static inline __attribute__((always_inline)) void attend_sized(const float *quer
                                                                float scaling, float *out,
                                                                int size) {
     float scores[MOST_HEADS][BLOCK] __attribute__((aligned(64)));
-    const float *values[BLOCK];
+    const float *keys[BLOCK], *values[BLOCK];
     softmax state[MOST_HEADS];
     for (int head = 0; head < heads; head++) state[head] = (softmax){-__builtin_inff(), 0.0f};
     memset(out, 0, (size_t)heads * size * sizeof *out);
     for (int32_t first = begin; first < end; first += BLOCK) {
         int count = end - first < BLOCK ? end - first : BLOCK;
         for (int at = 0; at < count; at++) {
+            keys[at] = row_at(cache->keys, cache, kv_head, first + at);
             values[at] = row_at(cache->values, cache, kv_head, first + at);
-            score(query, heads, row_at(cache->keys, cache, kv_head, first + at), scaling, size,
-                  scores, at);
         }
         for (int head = 0; head < heads; head++) {
+            score(query + head * size, keys, count, scaling, size, scores[head]);
             float before = weigh(scores[head], count, &state[head]);
             float *to = out + head * size;
             int part = 0;
-            for (; part + 4 * LANES <= size; part += 4 * LANES)
+            for (; part + 4 * VECTOR <= size; part += 4 * VECTOR)
                 add_values(scores[head], values, count, before, part, 4, to);
-            for (; part < size; part += LANES)
+            for (; part < size; part += VECTOR)
                 add_values(scores[head], values, count, before, part, 1, to);
         }
     }
     for (int head = 0; head < heads; head++)
-        for (int i = 0; i < size; i += LANES)
+        for (int i = 0; i < size; i += VECTOR)
             store(out + head * size + i, load(out + head * size + i) / state[head].total);
 }
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LANES 16
+#define VECTOR 16
 
 typedef float floats __attribute__((vector_size(64)));
 typedef int32_t ints __attribute__((vector_size(64)));
@@ -45,20 +45,40 @@ static inline floats smaller(floats a, floats b) { return choose(a < b, a, b); }
 
 /* Halves are added until one is left. */
 static inline float sum(floats x) {
-    float lane[LANES];
-    store(lane, x);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+    float element[VECTOR];
+    store(element, x);
+    for (int half = VECTOR / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) element[i] += element[i + half];
+    return element[0];
+}
+
+#define EVERY(a, b, i, j, k, l, m, n, o, p)                                                        \
+    __builtin_shufflevector(a, b, i, j, k, l, m, n, o, p, i + 16, j + 16, k + 16, l + 16, m + 16,  \
+                            n + 16, o + 16, p + 16)
+
+/* The sums of sixteen vectors at once, with the bits that `sum` gives each: two of them are halved
+ * into one, then two of these, until one is left. */
+static inline floats sums(floats x[VECTOR]) {
+    for (int i = 0; i < 8; i++)
+        x[i] = EVERY(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7) +
+               EVERY(x[2 * i], x[2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int i = 0; i < 4; i++)
+        x[i] = EVERY(x[2 * i], x[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11) +
+               EVERY(x[2 * i], x[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15);
+    for (int i = 0; i < 2; i++)
+        x[i] = EVERY(x[2 * i], x[2 * i + 1], 0, 1, 4, 5, 8, 9, 12, 13) +
+               EVERY(x[2 * i], x[2 * i + 1], 2, 3, 6, 7, 10, 11, 14, 15);
+    return EVERY(x[0], x[1], 0, 2, 4, 6, 8, 10, 12, 14) +
+           EVERY(x[0], x[1], 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
 static inline float largest(floats x) {
-    float lane[LANES];
-    store(lane, x);
-    for (int half = LANES / 2; half; half /= 2)
+    float element[VECTOR];
+    store(element, x);
+    for (int half = VECTOR / 2; half; half /= 2)
         for (int i = 0; i < half; i++)
-            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
-    return lane[0];
+            element[i] = element[i + half] > element[i] ? element[i + half] : element[i];
+    return element[0];
 }
 
 /* To the nearest whole number, ties to even; for |x| < 2**22. */

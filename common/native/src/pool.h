@@ -5,7 +5,7 @@
 
 typedef struct pool pool;
 
-/* What one of the threads is told. */
+/* What one of the threads gets. */
 typedef struct {
     pool *pool;
     int thread;

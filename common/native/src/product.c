@@ -4,6 +4,7 @@
 #include "tile.h"
 
 #define LEAST 0x1p-100f            /* a row that is all smaller is zeros */
+#define MOST_GROUPS 16             /* whose products a thread holds */
 #define MOST_ACTIVATIONS (1 << 20) /* bytes of rows that stay in a core's cache with the weights */
 
 static int8_t *group_of(activations rows, int64_t place, int64_t inner) {
@@ -12,18 +13,18 @@ static int8_t *group_of(activations rows, int64_t place, int64_t inner) {
 
 void quantise(const float *row, int64_t width, int64_t inner, activations to, int64_t place) {
     ints most = {0};
-    for (int64_t i = 0; i < width; i += LANES) { /* of floats without a sign, bits order as values */
+    for (int64_t i = 0; i < width; i += VECTOR) { /* of floats without a sign, bits order as values */
         ints magnitude = bits_of(load(row + i)) & 0x7fffffff;
         ints where = magnitude > most;
         most = (where & magnitude) | (~where & most);
     }
     float bound = largest((floats)most);
-    for (int lane = 0; lane < LANES; lane++)
-        if (most[lane] >= 0x7f800000) bound = __builtin_nanf("");
+    for (int element = 0; element < VECTOR; element++)
+        if (most[element] >= 0x7f800000) bound = __builtin_nanf("");
     to.scales[place] = bound / 127.0f;
     floats inverse = all(bound > LEAST ? 127.0f / bound : 0.0f);
     int8_t *coarse = group_of(to, place, inner) + place % GROUP * DEPTH;
-    for (int64_t i = 0; i < inner; i += LANES) {
+    for (int64_t i = 0; i < inner; i += VECTOR) {
         floats x = i < width ? load(row + i) * inverse : all(0.0f);
         x = larger(smaller(x, all(127.0f)), all(-127.0f)); /* of no numbers too */
         floats whole = rounded(x), rest = rounded((x - whole) * RESIDUAL);
@@ -52,17 +53,23 @@ static inline void add_sums(const sums_of_tiles *sums, const float *scales, int 
     }
 }
 
-static inline void multiply_group(const linear *by, int64_t channel, const int8_t *rows, int count,
-                                  products *to) {
+/* Rows [first, last) by 32 channels. What shares scales is done for all rows before the next: these
+ * weights then stay in the nearest cache. */
+static void multiply_rows(const linear *by, int64_t channel, activations rows, int64_t first,
+                          int64_t last, products *to) {
     sums_of_tiles sums;
     const int8_t *left = by->weights + channel * by->inner, *right = left + PANEL * by->inner;
-    for (int side = 0; side < 2; side++)
-        for (int row = 0; row < count; row++) to->of[side][row] = all(0.0f);
+    memset(to, 0, (size_t)((last - first + GROUP - 1) / GROUP) * sizeof *to);
     for (int64_t at = 0, place = channel; at < by->inner; at += SHARED, place += by->outer) {
         int64_t depth = by->inner - at < SHARED ? by->inner - at : SHARED;
-        tiles_multiply(left + at * PANEL, right + at * PANEL, rows + at * 2 * GROUP,
-                       by->sums + place, depth, count, &sums);
-        add_sums(&sums, by->scales + place, count, to);
+        products *group = to;
+        for (int64_t row = first; row < last; row += GROUP, group++) {
+            int count = last - row < GROUP ? (int)(last - row) : GROUP;
+            tiles_multiply(left + at * PANEL, right + at * PANEL,
+                           group_of(rows, row, by->inner) + at * 2 * GROUP, by->sums + place,
+                           depth, count, &sums);
+            add_sums(&sums, by->scales + place, count, group);
+        }
     }
 }
 
@@ -103,11 +110,12 @@ void multiply(worker *self, const linear *by, activations rows, int64_t count, e
     int64_t pairs = by->outer / (2 * PANEL), inner = by->inner;
     int64_t block = MOST_ACTIVATIONS / (2 * inner) / GROUP * GROUP; /* rows */
     if (block < GROUP) block = GROUP;
+    if (block > MOST_GROUPS * GROUP) block = MOST_GROUPS * GROUP;
     int64_t blocks = (count + block - 1) / block;
     int64_t share = pairs / (8 * pool_threads(self->pool));
     if (share < 1) share = 1;
     int64_t shares = (pairs + share - 1) / share;
-    products found;
+    products found[MOST_GROUPS];
     tiles_begin();
     for (;;) {
         int64_t item = (int64_t)take(self, 1, (size_t)(blocks * shares));
@@ -115,11 +123,11 @@ void multiply(worker *self, const linear *by, activations rows, int64_t count, e
         int64_t first = item / shares * block, last = first + block < count ? first + block : count;
         int64_t pair = item % shares * share, end_pair = pair + share < pairs ? pair + share : pairs;
         for (; pair < end_pair; pair++) {
+            multiply_rows(by, pair * 2 * PANEL, rows, first, last, found);
             for (int64_t row = first; row < last; row += GROUP) {
                 int together = last - row < GROUP ? (int)(last - row) : GROUP;
-                multiply_group(by, pair * 2 * PANEL, group_of(rows, row, inner), together, &found);
-                finish(&found, by, rows.scales + row, together, pair * 2 * PANEL, end,
-                       out + row * stride, stride, width);
+                finish(&found[(row - first) / GROUP], by, rows.scales + row, together,
+                       pair * 2 * PANEL, end, out + row * stride, stride, width);
             }
         }
     }

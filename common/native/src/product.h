@@ -1,7 +1,7 @@
 /* Products of int8 weights and activations with integer sums.
  *
  * Weights lie in panels of 16 output channels: of each 64 inputs 1,024 bytes, [16][16 channels][4],
- * so that four inputs of a channel are one 32-bit lane. That is what an AMX tile, VPDPBUSD and
+ * so that four inputs of a channel are one 32-bit element. That is what an AMX tile, VPDPBUSD and
  * VPMADDWD read alike. A channel has a scale for each 512 inputs. A row of activations is two int8
  * rows, coarse and residual:
  *     x ~ scale * (coarse + residual / 254),   scale = max |x| / 127.

@@ -11,10 +11,10 @@ typedef struct {
 /* Zhang and Sennrich, 2019 (arXiv:1910.07467): x / sqrt(mean(x**2) + epsilon) * weight. */
 static void norm(const float *x, const float *weight, int64_t width, float epsilon, float *to) {
     floats squares = all(0.0f);
-    for (int64_t i = 0; i < width; i += LANES) squares += load(x + i) * load(x + i);
+    for (int64_t i = 0; i < width; i += VECTOR) squares += load(x + i) * load(x + i);
     float mean = sum(squares) / (float)width;
     float inverse = 1.0f / __builtin_sqrtf(mean + epsilon);
-    for (int64_t i = 0; i < width; i += LANES)
+    for (int64_t i = 0; i < width; i += VECTOR)
         store(to + i, load(x + i) * inverse * load(weight + i));
 }
 
@@ -23,7 +23,7 @@ static void add_normed(const pass *p, int64_t row, const float *weight) {
     int64_t width = p->model->width;
     float *hidden = p->batch->hidden + row * width, *result = p->batch->normed + row * width;
     norm(result, weight, width, p->model->epsilon, result);
-    for (int64_t i = 0; i < width; i += LANES)
+    for (int64_t i = 0; i < width; i += VECTOR)
         store(hidden + i, load(hidden + i) + load(result + i));
 }
 

@@ -122,7 +122,7 @@ def test_positions_beyond_the_first_tables_are_computed_when_they_come() -> None
 @pytest.mark.parametrize(
     ("family", "changed"),
     [
-        ("llama", {"head_dim": 24}),  # no whole number of lanes
+        ("llama", {"head_dim": 24}),  # no whole number of vectors
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
         ("llama", {"hidden_act": "gelu"}),
         ("gemma3_text", {"final_logit_softcapping": 30.0}),
@@ -212,7 +212,7 @@ def test_a_folder_that_is_only_read_keeps_its_file_in_the_cache(
     assert not list(folder.glob("tmp*"))
 
 
-def test_without_kernels_exact_is_told_and_taken(
+def test_without_kernels_exact_is_taken_and_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loading, "kernels", lambda: None)
