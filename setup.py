@@ -10,13 +10,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("common/native/src")
-# -ffp-contract=off: a fused multiply and add has other bits, and only some processors have it.
+# -ffp-contract=off: products and sums are fused where the source says so, and nowhere else.
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-D_GNU_SOURCE", "-Wno-psabi"]
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
+AVX512 = ["-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
 LEVELS = {
     "amx": [*AVX512, "-mamx-tile", "-mamx-int8"],
     "vnni": AVX512,
-    "avx2": ["-mavx2"],
+    "avx2": ["-mavx2", "-mfma"],
     "plain": [],
 }
 

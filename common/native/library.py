@@ -18,11 +18,11 @@ from common.native.structs import INTERFACE_VERSION, Activations, Batch, Linear,
 log = logging.getLogger(__name__)
 
 # What a build needs, as /proc/cpuinfo names it; the best comes first.
-_AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"})
+_AVX512 = frozenset({"fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"})
 LEVELS: dict[str, frozenset[str]] = {
     "amx": _AVX512 | {"amx_tile", "amx_int8"},
     "vnni": _AVX512,
-    "avx2": frozenset({"avx2"}),
+    "avx2": frozenset({"avx2", "fma"}),
     "plain": frozenset(),
 }
 

@@ -20,7 +20,8 @@ static inline __attribute__((always_inline)) void score(const float *query,
         for (int part = 0; part < size; part += VECTOR) {
             floats q = load(query + part);
 #pragma GCC unroll 16
-            for (int i = 0; i < VECTOR; i++) products[i] += q * load(key[i] + part);
+            for (int i = 0; i < VECTOR; i++)
+                products[i] = multiply_add(q, load(key[i] + part), products[i]);
         }
         store(scores + first, sums(products) * scaling);
     }
@@ -57,11 +58,13 @@ static inline __attribute__((always_inline)) void add_values(const float *weight
                                                              const float *const *values, int count,
                                                              float before, int part, int vectors,
                                                              float *to) {
-    floats totals[4];
+    floats totals[8];
     for (int i = 0; i < vectors; i++) totals[i] = load(to + part + i * VECTOR) * before;
-    for (int at = 0; at < count; at++)
+    for (int at = 0; at < count; at++) {
+        floats weight = all(weights[at]);
         for (int i = 0; i < vectors; i++)
-            totals[i] += load(values[at] + part + i * VECTOR) * weights[at];
+            totals[i] = multiply_add(load(values[at] + part + i * VECTOR), weight, totals[i]);
+    }
     for (int i = 0; i < vectors; i++) store(to + part + i * VECTOR, totals[i]);
 }
 
@@ -86,6 +89,8 @@ static inline __attribute__((always_inline)) void attend_sized(const float *quer
             float before = weigh(scores[head], count, &state[head]);
             float *to = out + head * size;
             int part = 0;
+            for (; part + 8 * VECTOR <= size; part += 8 * VECTOR)
+                add_values(scores[head], values, count, before, part, 8, to);
             for (; part + 4 * VECTOR <= size; part += 4 * VECTOR)
                 add_values(scores[head], values, count, before, part, 4, to);
             for (; part < size; part += VECTOR)

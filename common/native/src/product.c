@@ -28,8 +28,7 @@ void quantise(const float *row, int64_t width, int64_t inner, activations to, in
         floats x = i < width ? load(row + i) * inverse : all(0.0f);
         x = larger(smaller(x, all(127.0f)), all(-127.0f)); /* of no numbers too */
         floats whole = rounded(x), rest = rounded((x - whole) * RESIDUAL);
-        narrow coarse_part = __builtin_convertvector(whole, narrow);
-        narrow residual_part = __builtin_convertvector(rest, narrow);
+        narrow coarse_part = to_narrow(whole), residual_part = to_narrow(rest);
         int8_t *there = coarse + i / DEPTH * 2 * GROUP * DEPTH + i % DEPTH;
         memcpy(there, &coarse_part, sizeof coarse_part);
         memcpy(there + GROUP * DEPTH, &residual_part, sizeof residual_part);
