@@ -179,7 +179,7 @@ def test_other_weights_or_a_broken_file_are_rounded_again(folder: Path) -> None:
 def test_a_kept_file_of_other_shapes_is_rounded_again_and_never_run(
     folder: Path, name: str
 ) -> None:
-    """Kernels read what they are told to: nothing that a folder holds may be out of bounds."""
+    """Kernels read what they are asked to: nothing that a folder holds may be out of bounds."""
     first = load_model(folder, "int8")
     assert isinstance(first, LeanModel)
     expected = of_chunks(first, 17)
