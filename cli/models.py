@@ -78,7 +78,7 @@ def _check(name: str, linear: str, text: Path | None) -> None:
     try:
         written = own_text() if text is None else text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise click.BadParameter(f"{text} is no UTF-8 text: {cause}") from cause
+        raise click.ClickException(f"{text} is no UTF-8 text: {cause}") from cause
     with Console(stderr=True).status(f"{name} reads the text, in float32 and in {linear}"):
         found = check_folder(folder, linear, written)
     console.print(f"{name}, {linear} against float32, {found.predictions:,} predictions:")

@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from common.kv.pages import PagePool
+from common.model.batch import Chunk
 from common.model.cpu import lean_weights
 from common.model.cpu.lean_model import About, LeanModel
 from common.model.paged_model import PagedModel
@@ -64,3 +66,11 @@ def lean(family: str, threads: int = 2, build: Kernels | None = None, **changed:
     found = lean_weights.read(paged.code, paged.calls)
     assert found is not None
     return LeanModel(*found, About(paged.eos_ids, paged.max_context_length), threads, build)
+
+
+def whole_logits(model: LeanModel, tokens: list[int]) -> torch.Tensor:
+    """[tokens, vocab] of a text that is read in one pass."""
+    model.allocate(-(-len(tokens) // 4), 4)
+    table = PagePool(-(-len(tokens) // 4), 4).table()
+    table.reserve(len(tokens))
+    return model.forward([Chunk(tokens, table, len(tokens))])
