@@ -34,7 +34,7 @@ class Kernels:
         self.level = level
         self._library = library
         library.pool_create.restype = ctypes.c_void_p
-        library.pool_destroy.argtypes = [ctypes.c_void_p]
+        library.pool_destroy.argtypes = library.pool_threads.argtypes = [ctypes.c_void_p]
         library.step.argtypes = [
             ctypes.c_void_p,
             ctypes.POINTER(Model),
@@ -78,10 +78,11 @@ class Pool:
     """Threads that compute together. One caller at a time."""
 
     def __init__(self, library: Any, threads: int) -> None:
-        self.threads = threads
         self.address = library.pool_create(threads)
         if not self.address:
-            raise MemoryError(f"no {threads} threads")
+            raise MemoryError(f"no memory for {threads} threads")
+        if (given := library.pool_threads(self.address)) < threads:
+            log.warning("the system gives %d threads, not %d", given, threads)
         weakref.finalize(self, library.pool_destroy, self.address)
 
 

@@ -10,7 +10,7 @@
 enum { SPINS = 4000 };
 
 struct pool {
-    int threads;
+    _Atomic int threads;
     int spins; /* none if there are more threads than cores */
     _Atomic int arrived;
     _Atomic unsigned generation;
@@ -105,7 +105,8 @@ pool *pool_create(int threads) {
     for (int i = 0; i < threads; i++) made->workers[i] = (worker){made, i};
     for (int i = 1; i < threads; i++)
         if (pthread_create(&made->ids[i], NULL, work_until_the_end, &made->workers[i])) {
-            abort(); /* threads that wait for one that never comes */
+            made->threads = i; /* as many as the system gives; none waits for those that aren't */
+            break;
         }
     return made;
 }

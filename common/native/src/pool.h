@@ -13,7 +13,7 @@ typedef struct {
 
 typedef void (*phases)(worker *self, void *argument);
 
-pool *pool_create(int threads); /* NULL: the system gives no more threads or memory */
+pool *pool_create(int threads); /* or as many as the system gives; NULL: it has no memory */
 void pool_destroy(pool *pool);
 int pool_threads(const pool *pool);
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.model.int8.test_int8 import every_build
 from tests.model.thread_bits import THREADS, logits
 from tests.model.tiny_families import tiny_model
 
+ROOT = Path(__file__).parents[3]
 TOKENS = 40  # more than any window here
 families = pytest.mark.parametrize("family", OWN)
 
@@ -236,3 +239,27 @@ def test_a_model_that_is_gone_takes_its_threads_with_it() -> None:
     del model
     gc.collect()
     assert threads() == before
+
+
+FEW_THREADS = """
+import logging, resource
+from pathlib import Path
+logging.basicConfig()
+from common.native.library import kernels
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (200 << 20)  # of addresses: some twenty stacks
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+pool = kernels().pool(1000)
+threads = len(list(Path("/proc/self/task").iterdir()))
+assert threads < 100, threads
+del pool
+"""
+
+
+def test_as_many_threads_are_taken_as_the_system_gives() -> None:
+    """In a process of its own, whose addresses are few."""
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_THREADS], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert "threads, not 1000" in done.stderr
