@@ -172,7 +172,11 @@ def test_variables_that_kubernetes_sets_are_left_alone() -> None:
     [
         (VerifierConfig, {"max_sessions": 0}, "max_sessions is 0; it must be from 1 to 65536"),
         (VerifierConfig, {"max_draft_tokens": 4096}, "it must be from 0 to 1024"),
-        (VerifierConfig, {"linear": "fast"}, "linear is 'fast'; it must be one of exact, fp16"),
+        (
+            VerifierConfig,
+            {"linear": "fast"},
+            "linear is 'fast'; it must be one of exact, int8",
+        ),
         (VerifierConfig, {"kv_memory_mib": 0}, "kv_memory_mib is 0; it must be from 1 to 16777216"),
         (VerifierConfig, {"grace_s": float("nan")}, "grace_s is nan; it must be from 0 to"),
         (VerifierConfig, {"max_connection_age_s": 3e6}, "it must be from 0.1 to 2000000"),
