@@ -88,6 +88,13 @@ class Steps(click.ParamType):
     multiple=True,
     help="Run only this one, as the table names it; may be given again. The target alone always.",
 )
+@click.option(
+    "--linear",
+    type=click.Choice(["exact", "int8"]),
+    default="exact",
+    show_default=True,
+    help="How the target's weights multiply; transformers' own are float32.",
+)
 @click.option("--full", is_flag=True, help="Every system answers every prompt; takes hours.")
 @click.option("--quick", is_flag=True, help="2 prompts of 16 tokens, k = 1 and 3: does it run?")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results.")
@@ -102,6 +109,7 @@ def main(
     plain_prompts: int,
     baseline: bool,
     systems: tuple[str, ...],
+    linear: str,
     full: bool,
     quick: bool,
     out: Path | None,
@@ -129,6 +137,7 @@ def main(
         plain_prompts,
         baseline,
         (ALONE, *systems) if systems else (),
+        linear,
     )
     folder = results.folder(out, target, draft)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the children

@@ -39,6 +39,7 @@ class Plan:
     plain_prompts: int
     baseline: bool = True
     systems: tuple[str, ...] = ()  # only these; none given: all
+    linear: str = "exact"  # of the target; transformers' own is float32
 
 
 @dataclass
@@ -91,7 +92,7 @@ async def compare(
     measured = Measured()
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(
-            Services(plan.target, plan.draft, logs, console, without_lookup=True)
+            Services(plan.target, plan.draft, logs, console, True, plan.linear)
         )
         measured.pair = {
             **vars(services.pair),

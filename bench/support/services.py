@@ -17,6 +17,7 @@ from rich.status import Status
 from bench.speed.measures import Run
 from bench.support.target_prompts import TargetPrompt
 from cli.children import Child, free_addresses
+from cli.demo import DRAFTING
 from client.client import Client, Output, Pair, Statistics
 from common.rpc.channel import open_channel
 from common.types import BridgeMode
@@ -33,14 +34,21 @@ class Services:
     """A verifier and its drafters on loopback; an async context manager."""
 
     def __init__(
-        self, target: str, draft: str, logs: Path, console: Console, without_lookup: bool = False
+        self,
+        target: str,
+        draft: str,
+        logs: Path,
+        console: Console,
+        without_lookup: bool = False,
+        linear: str = "exact",
     ) -> None:
-        """without_lookup: whether the second drafter is there."""
+        """without_lookup: whether the second drafter is there. linear: of the target."""
         verifier_address, *addresses = free_addresses(3)
         verifier = ["verifier", "--model", target, "--max-draft-tokens", str(MAX_STEPS)]
-        verifier += ["--max-context-length", "2048"]
+        verifier += ["--max-context-length", "2048", "--linear", linear]
         drafter = ["drafter", "--model", draft, "--verifier", verifier_address]
         drafter += ["--verifier-timeout-s", str(START_S), "--max-draft-steps", str(MAX_STEPS)]
+        drafter += ["--linear", DRAFTING[linear]]
         memory = ["--kv-memory-mib", str(KV_MEMORY_MIB)]
         self._children = [
             Child(verifier + memory, verifier_address, logs / "verifier.log"),
