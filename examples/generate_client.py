@@ -1,8 +1,6 @@
-"""Text from a drafter, over nothing but gRPC and the generated stubs.
+"""Text from a drafter as it is committed, over nothing but gRPC and the generated stubs.
 
-    python examples/generate_client.py 127.0.0.1:50052 "Once upon a time" --temperature 0.8 --seed 7
-
-Text comes as it is committed; the last message is the summary.
+python examples/generate_client.py 127.0.0.1:50052 "Once upon a time" --temperature 0.8 --seed 7
 """
 
 from __future__ import annotations
@@ -33,7 +31,9 @@ def stream(
     """Text as it comes, then the summary. When a drafter is lost, the request goes to it or its
     successor again: with the ids of the tokens that have come, it continues after them."""
     lost_at, complete = None, False
-    with grpc.insecure_channel(address) as channel:
+    # To notice one that comes back: by itself gRPC waits up to two minutes between tries.
+    soon = [(f"grpc.{name}_reconnect_backoff_ms", 500) for name in ("initial", "min", "max")]
+    with grpc.insecure_channel(address, soon) as channel:
         while True:
             try:
                 for response in drafter_pb2_grpc.DrafterServiceStub(channel).Generate(request):
