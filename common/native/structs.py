@@ -15,6 +15,11 @@ MOST_HEADS = 32  # that share a KV head, src/attention.h
 MOST_ANGLES = 2  # kinds of rotary angles, src/step.h
 
 
+def filled_up(count: int, to: int) -> int:
+    """The next multiple."""
+    return -(-count // to) * to
+
+
 class Linear(Structure):
     _fields_ = (
         ("weights", c_void_p),

@@ -81,7 +81,9 @@ def _expected(sizes: Architecture, weights: Weights) -> dict[str, Shape]:
         own = f"layers.{layer}"
         found |= _linear(f"{own}.qkv", sizes.width, qkv, weights)
         found |= _linear(f"{own}.out", heads, sizes.width, weights)
-        found |= _linear(f"{own}.gates", sizes.width, 2 * _up(sizes.mlp_width, 32), weights)
+        found |= _linear(
+            f"{own}.gates", sizes.width, 2 * structs.filled_up(sizes.mlp_width, 32), weights
+        )
         found |= _linear(f"{own}.down", sizes.mlp_width, sizes.width, weights)
         for name in ("before_attention", "before_mlp"):
             found[f"{own}.{name}"] = (torch.float32, (sizes.width,))
@@ -95,7 +97,10 @@ def _expected(sizes: Architecture, weights: Weights) -> dict[str, Shape]:
 
 
 def _linear(name: str, width: int, out: int, weights: Weights) -> dict[str, Shape]:
-    outer, blocks = _up(out, 2 * structs.PANEL), _up(width, structs.DEPTH) // structs.DEPTH
+    outer, blocks = (
+        structs.filled_up(out, 2 * structs.PANEL),
+        structs.filled_up(width, structs.DEPTH) // structs.DEPTH,
+    )
     groups = -(-blocks * structs.DEPTH // structs.SHARED)
     panel = (structs.PANEL, structs.PANEL, 4)
     found: dict[str, Shape] = {
@@ -106,7 +111,3 @@ def _linear(name: str, width: int, out: int, weights: Weights) -> dict[str, Shap
     if f"{name}.bias" in weights:
         found[f"{name}.bias"] = (torch.float32, (outer,))
     return found
-
-
-def _up(count: int, to: int) -> int:
-    return -(-count // to) * to

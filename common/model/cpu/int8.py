@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from common.native.library import Kernels, Pool, kernels
-from common.native.structs import DEPTH, GROUP, PANEL, SHARED, Activations, Linear
+from common.native.structs import DEPTH, GROUP, PANEL, SHARED, Activations, Linear, filled_up
 
 PAIR = 2 * PANEL  # channels that are multiplied together
 _ROWS_AT_ONCE = 4096  # of a weight, in float32 meanwhile
@@ -50,7 +50,7 @@ class Int8Weights:
 def quantise(weight: Tensor, bias: Tensor | None) -> Int8Weights:
     """weight: [out, in], bias: [out], of any floating dtype; channels are filled up to pairs."""
     out, width = weight.shape
-    outer, inner = _up(out, PAIR), _up(width, DEPTH)
+    outer, inner = filled_up(out, PAIR), filled_up(width, DEPTH)
     blocks, groups = inner // DEPTH, -(-inner // SHARED)
     panels = torch.zeros((outer // PANEL, blocks, PANEL, PANEL, 4), dtype=torch.int8)
     scales, sums = torch.zeros(groups, outer), torch.zeros((groups, outer), dtype=torch.int32)
@@ -61,7 +61,7 @@ def quantise(weight: Tensor, bias: Tensor | None) -> Int8Weights:
         scale = grouped.abs().amax(2) / 127  # [rows, groups]
         whole = (grouped / scale.clamp_min(torch.finfo(torch.float32).tiny)[:, :, None]).round()
         scales[:, places], sums[:, places] = scale.T, whole.sum(2, dtype=torch.int32).T
-        flat = pad(whole.view(count, -1)[:, :inner], (0, 0, 0, _up(count, PANEL) - count))
+        flat = pad(whole.view(count, -1)[:, :inner], (0, 0, 0, filled_up(count, PANEL) - count))
         cut = flat.to(torch.int8).view(-1, PANEL, blocks, DEPTH // 4, 4)
         panels[begin // PANEL : begin // PANEL + len(cut)] = cut.permute(0, 2, 3, 1, 4)
     return Int8Weights(panels, scales, sums, None if bias is None else _filled(bias, outer))
@@ -106,10 +106,6 @@ def _filled(values: Tensor, count: int) -> Tensor:
     return pad(values.detach().float(), (0, count - len(values)))
 
 
-def _up(count: int, to: int) -> int:
-    return -(-count // to) * to
-
-
 class Scratch:
     """Where activations lie while they are multiplied."""
 
@@ -117,7 +113,7 @@ class Scratch:
         self._parts, self._scales = torch.empty(0, dtype=torch.int8), torch.empty(0)
 
     def for_rows(self, rows: int, inner: int) -> Activations:
-        count = _up(rows, GROUP)
+        count = filled_up(rows, GROUP)
         if len(self._scales) < count or len(self._parts) < 2 * count * inner:
             self._scales = torch.empty(max(count, len(self._scales)))
             self._parts = torch.empty(max(2 * count * inner, len(self._parts)), dtype=torch.int8)
@@ -157,7 +153,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
-        width = _up(self.in_features, PANEL)
+        width = filled_up(self.in_features, PANEL)
         rows = rows if width == self.in_features else pad(rows, (0, width - self.in_features))
         rows = rows.contiguous()
         count = len(rows)
