@@ -10,7 +10,6 @@ import logging
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -90,7 +89,7 @@ def _make(folder: Path, threads: int) -> LanguageModel:
     found = lean_weights.read(paged.code, paged.calls)
     if found is None:
         log.info("%s runs by transformers' code, its linears in int8", folder)
-        return cast(LanguageModel, paged)
+        return paged
     about = About(paged.eos_ids, paged.max_context_length)
     del paged
     model = LeanModel(*found, about, threads)

@@ -41,6 +41,9 @@ ACTIVATIONS = (structs.SILU, structs.GELU)
 
 def is_whole(sizes: Architecture, weights: Weights) -> bool:
     """Whether every tensor has the shape that the kernels will read, which check nothing."""
+    counts = (sizes.depth, sizes.width, sizes.heads, sizes.kv_heads, sizes.head_size)
+    if min(*counts, sizes.mlp_width, sizes.vocab) < 1:
+        return False
     try:
         named = all(
             (found := weights[name]).dtype == dtype
@@ -55,7 +58,7 @@ def is_whole(sizes: Architecture, weights: Weights) -> bool:
         and sizes.activation in ACTIVATIONS
         and sizes.heads == sizes.kv_heads * (sizes.heads // sizes.kv_heads)
         and sizes.heads // sizes.kv_heads <= structs.MOST_HEADS
-        and len(sizes.windows) == len(sizes.angles) == sizes.depth > 0
+        and len(sizes.windows) == len(sizes.angles) == sizes.depth
         and 1 <= len(sizes.angle_scales) <= structs.MOST_ANGLES
         and all(0 <= each < len(sizes.angle_scales) for each in sizes.angles)
         and not any(each % 16 for each in (sizes.width, sizes.head_size, sizes.mlp_width))

@@ -41,7 +41,8 @@ class Int8Weights:
         return self.panels.shape[0] * PANEL
 
     def described(self) -> Linear:
-        """For the kernels, as long as this lives."""
+        """For the kernels, as long as the tensors live."""
+        assert self.panels.data_ptr() % 64 == 0
         bias = None if self.bias is None else self.bias.data_ptr()
         pointers = (each.data_ptr() for each in (self.panels, self.scales, self.sums))
         return Linear(*pointers, bias, self.inner, self.outer)

@@ -20,6 +20,7 @@ from common.device.runtime import runtime_of
 from common.kv.store import KVStore, LayerShape
 from common.model.batch import Chunk
 from common.model.cpu.architecture import Architecture, Weights, is_whole
+from common.model.cpu.int8 import Int8Weights
 from common.model.cpu.lean_batch import Angles, Room, Rows
 from common.native import structs
 from common.native.library import Kernels, kernels
@@ -168,16 +169,8 @@ class LeanModel:
 
     def _linear(self, name: str) -> structs.Linear:
         panels, scales, sums = (self.weights[f"{name}.{part}"] for part in _PARTS)
-        assert panels.data_ptr() % 64 == 0
         bias = self.weights.get(f"{name}.bias")
-        return structs.Linear(
-            panels.data_ptr(),
-            scales.data_ptr(),
-            sums.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            panels.shape[1] * structs.DEPTH,
-            panels.shape[0] * structs.PANEL,
-        )
+        return Int8Weights(panels, scales, sums, bias).described()
 
 
 _PARTS = ("panels", "scales", "sums")

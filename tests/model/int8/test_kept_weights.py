@@ -69,6 +69,20 @@ def test_a_kept_file_of_other_shapes_is_rounded_again_and_never_run(
     assert again is not None and again[1][name].shape == weights[name].shape
 
 
+@pytest.mark.parametrize("name", ["kv_heads", "depth", "head_size"])
+def test_a_kept_file_of_other_sizes_is_rounded_again(folder: Path, name: str) -> None:
+    expected = of_chunks(load_model(folder, "int8"), 17)
+    sha256 = weights_sha256(folder)
+    kept = lean_file.read([folder], sha256)
+    assert kept is not None
+    about, weights = kept
+    about["architecture"][name] = 0
+    assert lean_file.write(
+        [folder], sha256, about, {each: weights[each].clone() for each in weights}
+    )
+    assert torch.equal(of_chunks(load_model(folder, "int8"), 17), expected)
+
+
 def test_a_folder_that_is_only_read_keeps_its_file_in_the_cache(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
